@@ -26,7 +26,13 @@ from fedbench.data.datasets import Data
 from fedbench.executors.multi_run import now, settings_restorer
 from fedbench.executors.training import Client, Trained
 from fedbench.experiment.commitments import commit, keep
-from fedbench.experiment.evaluation import evaluate, is_evaluated, local_accuracies
+from fedbench.experiment.deployed import DeployedModel
+from fedbench.experiment.evaluation import (
+    evaluate,
+    final_model,
+    is_evaluated,
+    local_accuracies,
+)
 from fedbench.experiment.guarantee import spend
 from fedbench.experiment.measurements import Round
 from fedbench.experiment.prepare import choose_device, prepare
@@ -54,6 +60,7 @@ def play(
     isolate: bool = False,
     canonical: bool = False,
     states: Path | None = None,
+    deliver: Callable[[DeployedModel], None] | None = None,
 ) -> Record:
     """Play a scenario from the first round to the last.
 
@@ -74,6 +81,7 @@ def play(
         canonical: Have the same numbers on every processor: on the CPU, client after client, in a
             process that was started for it (`fedbench.core.canonical`).
         states: Folder that keeps the state before each round of a canonical run, for spot checks.
+        deliver: Called with the model that is deployed after the last round.
 
     Raises:
         ConfigError: the scenario names something that cannot be had or does not fit.
@@ -95,6 +103,8 @@ def play(
                 keep(states, setup, state, step + 1)
             if progress is not None:
                 progress(rounds[-1])
+        if deliver is not None:
+            deliver(final_model(setup, state.server))
         return build_record(setup, state, rounds, now() - start, note(restore()))
 
 

@@ -270,7 +270,9 @@ def pulled(attack: Any, tree: Tree, start: Tree, gradient: Tree, before: Tree | 
     """The gradient that the attack makes of one that is the same everywhere."""
     constant = Gradient(lambda *_: gradient, lambda *_: gradient, 1)
     nothing = torch.zeros(0)
-    changed = attack.wrap_grad(constant, Local(start, before, 0, 1, 1, Key(0), 3))
+    still = tuple(name for name in tree if name.endswith(".mean"))
+    local = Local(start, before, 0, 1, 1, Key(0), 3, statistics=still)
+    changed = attack.wrap_grad(constant, local)
     out: Tree = changed(tree, nothing, nothing, Key(0))
     return out
 

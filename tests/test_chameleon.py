@@ -53,7 +53,8 @@ def test_the_features_learn_first_and_then_the_last_layer_alone() -> None:
         return lambda *_: {name: torch.full_like(x, value) for name, x in tree.items()}
 
     gradient = Gradient(filled(1.0), filled(1.0), 4, lambda *_: FEATURES, filled(7.0))
-    local = Local(tree, None, 0, 1, 0, Key(0), 3, steps=5, head="fc2")
+    local = Local(tree, None, 0, 1, 0, Key(0), 3, steps=5, head=("fc2", "fc2.bias"))
+    local = dataclasses.replace(local, statistics=("norm1.mean",))
     grad = Chameleon(share=0.4).wrap_grad(gradient, local)
     y = torch.tensor([0, 1, 0, 2])
     steps = [grad(tree, torch.zeros(4), y, Key(0)) for _ in range(5)]
@@ -61,7 +62,7 @@ def test_the_features_learn_first_and_then_the_last_layer_alone() -> None:
         *[[7, 7, 7, 7]] * 2,
         *[[0, 1, 1, 1]] * 3,
     ]
-    assert list(last_layer(tree, "fc2")) == list(tree)
+    assert list(last_layer(tree, ("fc2",))) == list(tree)
     assert Chameleon(share=1.0).adapting(4) == 3, "the last step is the last layer's"
     assert Chameleon(share=1.0).adapting(1) == 0
     assert Chameleon().adapting(13) == 10
@@ -88,7 +89,7 @@ def test_the_gradient_of_a_loss_of_the_features_is_that_of_autograd() -> None:
 def test_both_executors_train_chameleon_alike() -> None:
     protocol = FedAvg(lr=0.05)
     clients = doubled(example_clients(protocol, SHARED))
-    local = Local({}, None, 0, 1, 0, Key(0), 3, steps=4, head=NETWORK.head)
+    local = Local({}, None, 0, 1, 0, Key(0), 3, steps=4, head=NETWORK.head_names)
     updates = []
     for executor in (Loop, Stacked):
         wrap = partial(Chameleon(share=0.5).wrap_grad, local=local)

@@ -62,7 +62,7 @@ def test_the_output_layer_is_the_last_of_weights_with_its_bias_if_it_has_one() -
     plain = ConvNet((1, 1, 1), (), (2,), 3)
     assert output_layer(torch.zeros(4, 8), Layout.of(plain.shapes), plain)[1] is None
     with pytest.raises(ConfigError, match="DeepSight's output layer fc1 must be"):
-        output_layer(x, Layout.of({"fc1": (9, 3)}), network)
+        output_layer(x, Layout.of({"fc1": (9, 3)}), ConvNet((1, 1, 1), (), (), 3))
 
 
 def rows(*lengths: float) -> list[list[float]]:

@@ -258,7 +258,7 @@ def test_pga_ascends_weights_and_leaves_statistics_alone() -> None:
     def grad(tree: Any, x: Tensor, y: Tensor, key: Key) -> Any:
         return {"fc.weight": torch.ones(1), "norm1.mean": torch.ones(1)}
 
-    local = Local({}, None, 0, 1, 0, Key(0), classes=2)
+    local = Local({}, None, 0, 1, 0, Key(0), classes=2, statistics=("norm1.mean",))
     ascent = PGA().wrap_grad(Gradient(grad, grad, 1), local)
     gradient = ascent({}, torch.zeros(1), torch.zeros(1), Key(0))
     assert {name: x.item() for name, x in gradient.items()} == {"fc.weight": -1, "norm1.mean": 1}

@@ -117,10 +117,10 @@ def test_without_dropout_or_pruning_it_is_fedavg(none: Any, parts: int) -> None:
 def test_a_sub_network_has_sums_as_large_as_the_whole_and_is_the_clients_own_model() -> None:
     # Inputs kept: all, 3 of 4, 3 of 5, 3 of 6.
     tree = {name: torch.ones(shape) for name, shape in DEEP.network.shapes.items()}
-    scaled = DROP.weights(tree, {}, Key(0))
+    scaled = DROP.weights(tree, DROP.frozen(DEEP), Key(0))
     largest = [float(x.max()) for x in scaled.values()]
     assert largest == pytest.approx([1, 4 / 3, 5 / 3, 2])
-    assert dataclasses.replace(DROP, rescale=False).weights(tree, {}, Key(0)) is tree
+    assert dataclasses.replace(DROP, rescale=False).frozen(DEEP) == {}
     payload = down(DROP, DEEP)
     sent = dataclasses.replace(payload, x=payload.x * 0.5)
     own = DROP.local_model(DEEP, payload.take([1]), sent.take([1]))

@@ -161,7 +161,8 @@ def played(
         seen.append({name: x.clone() for name, x in tree.items()})
         return {name: torch.full_like(x, pull) for name, x in tree.items()}
 
-    batches = Batches([(torch.zeros(1), torch.zeros(1))] * steps)
+    weights = tuple(name for name in tree if "." not in name)
+    batches = Batches([(torch.zeros(1), torch.zeros(1))] * steps, weights=weights)
     update, _ = protocol.local_update(tree, batches, grad, key, {})
     return update, seen
 

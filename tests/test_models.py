@@ -17,7 +17,7 @@ from fedbench.executors.training import Client, Loop, Schedule
 from fedbench.executors.vmap import Stacked
 from fedbench.models import models
 from fedbench.models.models import CNN4, CNN8, Conv8, LeNet, LeNet5, Model, ResNet20
-from fedbench.models.network import ConvNet, Image, Network, Step, is_statistic, is_weight
+from fedbench.models.network import ConvNet, Image, Network, Step
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.testing import assert_rounded_alike
 
@@ -46,8 +46,8 @@ def images(network: Network, count: int) -> Tensor:
 
 
 def sizes(model: Model, image: Image, classes: int) -> list[int]:
-    shapes = model.build(image, classes).shapes
-    return [math.prod(shape) for name, shape in shapes.items() if is_weight(name)]
+    network = model.build(image, classes)
+    return [math.prod(network.shapes[name]) for name in network.weights]
 
 
 def test_lenet_and_conv8_have_the_weights_of_table_3() -> None:
@@ -239,7 +239,7 @@ def test_batch_norm_and_its_gradient_are_those_of_torch_nn_in_use_and_in_trainin
     assert_rounded_alike(NORMED.logits(params, x), net(x).detach())
     # In float64: in float32 processors round a gradient through three normalisations differently.
     net, step = batch_norm_module(NORMED, params).train().double(), all_real(4)
-    leaves = {name: w.requires_grad_(not is_statistic(name)) for name, w in params.items()}
+    leaves = {name: w.requires_grad_(name not in NORMED.statistics) for name, w in params.items()}
     ours, theirs = NORMED.logits(leaves, x, step), net(x)
     assert_rounded_alike(ours.detach(), theirs.detach())
     torch.autograd.backward([ours.square().sum(), theirs.square().sum()])
@@ -248,7 +248,7 @@ def test_batch_norm_and_its_gradient_are_those_of_torch_nn_in_use_and_in_trainin
     for name, parameter in zip(order, net.parameters(), strict=True):
         assert_rounded_alike(leaves[name].grad, parameter.grad, name)
     norms = [layer for layer in net if isinstance(layer, nn.BatchNorm2d)]
-    assert set(step.statistics) == {name for name in NORMED.shapes if is_statistic(name)}
+    assert set(step.statistics) == set(NORMED.statistics)
     for i, norm in enumerate(norms, start=1):
         assert_rounded_alike(step.statistics[f"norm{i}.mean"], norm.running_mean)
         assert_rounded_alike(step.statistics[f"norm{i}.var"], norm.running_var)

@@ -1,5 +1,6 @@
 """Momentum of the clients: two rounds by hand, what is remembered, what an attack sees of it."""
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -29,7 +30,8 @@ def trained(
     slope = layout.unflatten(torch.tensor(gradient))
     state = protocol.init(shared)
     tree = protocol.receive(shared, protocol.broadcast(shared, state, [0], Key(0)))
-    update, memory = protocol.local_update(tree, ONE_BATCH, lambda *_: slope, Key(0), memory)
+    batches = dataclasses.replace(ONE_BATCH, statistics=shared.network.statistics)
+    update, memory = protocol.local_update(tree, batches, lambda *_: slope, Key(0), memory)
     sent, memories = protocol.message(shared, layout.flatten(update)[None], [Key(0)], [memory])
     return sent.values()[0], memories[0]
 

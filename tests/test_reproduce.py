@@ -14,7 +14,6 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.scenario import Scenario
-from fedbench.models.network import is_statistic
 from fedbench.reproduce import sizes
 from fedbench.reproduce.exhibits import (
     SCALES,
@@ -35,7 +34,7 @@ from fedbench.reproduce.outcomes import (
     until,
 )
 from fedbench.reproduce.verdicts import Verdict, compare, compared, counts
-from fedbench.sweep.local import Options
+from fedbench.sweeps.local import Options
 
 EXHIBITS = exhibits()
 
@@ -87,7 +86,7 @@ def test_what_is_played_at_any_scale_fits_together(name: str) -> None:
         assert sizes.size(scenario) is not None
         _, _, image, classes = sizes.POOLS[registry.split(scenario.dataset)[0]]
         network = registry.load("model", scenario.model).build(image, classes)
-        assert protocol.statistics or not any(map(is_statistic, network.shapes))
+        assert protocol.statistics or not network.statistics
     for scale, played in exhibit.scale.items():
         assert exhibit.trained(scale), f"{scale} plays no cell"
         assert scale == "full" or played.differs

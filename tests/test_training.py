@@ -398,6 +398,7 @@ def test_no_gradient_no_move_and_a_statistic_goes_down_by_it_whatever_the_rate(
 ) -> None:
     tree = {"x": torch.ones(2), "norm.mean": torch.ones(1)}
     g = {"x": torch.tensor([0.0, 1.0]), "norm.mean": torch.full((1,), 0.25)}
+    ours = dataclasses.replace(ours, statistics=("norm.mean",))
     moved, memory = ours.step(tree, g, ours.init(tree))
     assert moved["x"][0] == 1.0 > moved["x"][1]
     assert moved["norm.mean"].item() == 0.75

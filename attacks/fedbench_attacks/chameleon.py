@@ -1,5 +1,6 @@
 """Chameleon, a backdoor that first adapts the features to the images beside the poisoned ones."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,7 +12,6 @@ from fedbench.api import Grad, Gradient, Local
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.models.network import is_statistic
 
 from .pixel import Pixel
 
@@ -70,15 +70,19 @@ class Chameleon(Pixel):
             taken += 1
             if taken <= first:
                 return adapted(tree, x, y, key)
-            return last_layer(grad(tree, x, y, key), local.head)
+            return last_layer(grad(tree, x, y, key), (*local.head, *local.statistics))
 
         return staged
 
 
-def last_layer(gradient: Tree, head: str) -> Tree:
-    """Return the gradient with zeros for all but the layer ``head`` and running statistics."""
+def last_layer(gradient: Tree, kept: Sequence[str]) -> Tree:
+    """Return the gradient with zeros for all but the leaves ``kept``, as they are or gated.
+
+    A protocol that trains gates names those of a layer after its weights and a dot.
+    """
+    names = tuple(f"{name}." for name in kept)
     return {
-        name: g if name.split(".")[0] == head or is_statistic(name) else torch.zeros_like(g)
+        name: g if name in kept or name.startswith(names) else torch.zeros_like(g)
         for name, g in gradient.items()
     }
 

@@ -1,5 +1,6 @@
 """IBA, a backdoor whose trigger a small network draws for every image."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -12,7 +13,6 @@ from fedbench.api import Attack, AttackView, Choices, Grad, Gradient, Knowledge,
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.models.network import is_statistic
 from fedbench.payload import Payload
 from fedbench.protocols.optimizers import Adam
 
@@ -154,7 +154,8 @@ class IBA(Attack):
         assert view.rehearsal is not None
         sizes = [tree[name].numel() for name in view.rehearsal.names]
         leaves = torch.split(view.gradient(tree, x, y).abs(), sizes)
-        gradient = in_order(dict(zip(view.rehearsal.names, leaves, strict=True)))
+        named = dict(zip(view.rehearsal.names, leaves, strict=True))
+        gradient = in_order(named, view.rehearsal.statistics)
         if learned is None:
             low = x.amin(dim=(0, 2, 3))
             high = x.amax(dim=(0, 2, 3))
@@ -221,7 +222,7 @@ class IBA(Attack):
             wanted = torch.where(y >= 0, self.target, y)
             hostile = grad(tree, current.stamp(x, current.eps, current.generator), wanted, key)
             if not free:  # the first step tells what has a gradient
-                free.update(quietest(current.gradient, honest, self.ratio))
+                free.update(quietest(current.gradient, honest, self.ratio, local.statistics))
             return {
                 name: free[name] * (self.alpha * g + (1 - self.alpha) * hostile[name])
                 for name, g in honest.items()
@@ -266,12 +267,12 @@ def generated(generator: Tree, xs: Tensor) -> Tensor:
     return xs
 
 
-def in_order(tree: Tree) -> Tensor:
+def in_order(tree: Tree, statistics: Sequence[str] = ()) -> Tensor:
     """Return all leaves but running statistics as ``(d,)``, in the order of their names."""
-    return torch.cat([tree[name].reshape(-1) for name in sorted(tree) if not is_statistic(name)])
+    return torch.cat([tree[name].reshape(-1) for name in sorted(tree) if name not in statistics])
 
 
-def quietest(gradient: Tensor, tree: Tree, ratio: float) -> Tree:
+def quietest(gradient: Tensor, tree: Tree, ratio: float, statistics: Sequence[str] = ()) -> Tree:
     """Return 1 on the ``round(ratio d)`` smallest of ``gradient (d,)``, 0 elsewhere.
 
     The leaves have the shapes of ``tree``; of equal values the first ones are taken. Running
@@ -280,7 +281,7 @@ def quietest(gradient: Tensor, tree: Tree, ratio: float) -> Tree:
     chosen = gradient.sort(stable=True).indices[: max(1, round(ratio * len(gradient)))]
     flat = torch.zeros_like(gradient)
     flat[chosen] = 1.0
-    names = [name for name in sorted(tree) if not is_statistic(name)]
+    names = [name for name in sorted(tree) if name not in statistics]
     leaves = torch.split(flat, [tree[name].numel() for name in names])
     free = {name: leaf.reshape(tree[name].shape) for name, leaf in zip(names, leaves, strict=True)}
     return {name: free.get(name, torch.ones_like(leaf)) for name, leaf in tree.items()}

@@ -9,7 +9,6 @@ from fedbench.api import AttackView, Grad, Gradient, Knowledge, Local
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.models.network import is_statistic
 from fedbench.payload import Payload
 
 from .pixel import Pixel, received
@@ -54,7 +53,7 @@ class ModelReplacement(Pixel):
             start = received(local.tree, gradient)
             return {
                 name: g
-                if is_statistic(name)
+                if name in local.statistics
                 else self.alpha * g + 2 * (1 - self.alpha) * (tree[name] - start[name])
                 for name, g in gradient.items()
             }

@@ -1,5 +1,6 @@
 """Neurotoxin, a backdoor in the coordinates where honest clients do not train."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,6 @@ from fedbench.api import AttackView, Grad, Gradient, Local
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.models.network import is_statistic
 from fedbench.payload import Payload
 
 from .pixel import Pixel, received
@@ -52,7 +52,7 @@ class Neurotoxin(Pixel):
             gradient = grad(tree, x, y, key)
             if not free:  # the first step tells what has a gradient
                 now = received(local.tree, gradient)
-                free.update(_quiet(now, received(before, gradient), self.ratio))
+                free.update(_quiet(now, received(before, gradient), self.ratio, local.statistics))
             return {name: g * free[name] if name in free else g for name, g in gradient.items()}
 
         return masked
@@ -71,9 +71,9 @@ def projected(view: AttackView, clip: float) -> Tensor:
     return scaled
 
 
-def _quiet(tree: Tree, before: Tree, ratio: float) -> Tree:
+def _quiet(tree: Tree, before: Tree, ratio: float, statistics: Sequence[str] = ()) -> Tree:
     """Return 0 on the ``ratio`` largest moves from ``before`` to ``tree``, 1 elsewhere."""
-    moves = {k: (x - before[k]).abs() for k, x in tree.items() if not is_statistic(k)}
+    moves = {k: (x - before[k]).abs() for k, x in tree.items() if k not in statistics}
     flat = torch.cat([move.reshape(-1) for move in moves.values()])
     largest = flat.sort(descending=True, stable=True).indices[: round(ratio * len(flat))]
     free = torch.ones_like(flat)

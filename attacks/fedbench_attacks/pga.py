@@ -11,7 +11,6 @@ from fedbench.api import Attack, AttackView, Choices, Grad, Gradient, Knowledge,
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.models.network import is_statistic
 from fedbench.payload import Payload
 
 
@@ -48,7 +47,7 @@ class PGA(Attack):
     def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
         def ascent(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
             gradient = grad(tree, x, y, key)
-            return {name: g if is_statistic(name) else -g for name, g in gradient.items()}
+            return {name: g if name in local.statistics else -g for name, g in gradient.items()}
 
         return ascent
 

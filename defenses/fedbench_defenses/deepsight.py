@@ -12,7 +12,7 @@ from fedbench.api import Defense, ServerView, Traits
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
-from fedbench.models.network import Image, Network, is_weight, laid_out
+from fedbench.models.network import Image, Network, laid_out
 from fedbench.payload import Payload, SignBits
 
 from .distances import clipped_mean, comparable, cosines, gram, middle, norms
@@ -29,11 +29,12 @@ def output_layer(x: Tensor, layout: Layout, network: Network) -> tuple[Tensor, T
     class.
     """
     tree = layout.unflatten(x[:, : layout.d])
-    name = [name for name in layout.names if is_weight(name)][-1]
+    name = network.head
     rows = tree[name].shape[1]
     fits = rows == network.classes
     require(f"DeepSight's output layer {name}", rows, fits, "as long as there are classes")
-    return tree[name], tree.get(f"{name}.bias")
+    bias = network.head_bias
+    return tree[name], None if bias is None else tree.get(bias)
 
 
 def update_energies(weights: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -162,6 +162,7 @@ def train(
     if not attack.trains:
         return updates[owned.rows.to(updates.device)]
     poisoned = []
+    network = executor.shared.network
     for i, number, row in zip(owned.ids, owned.numbers, owned.rows.tolist(), strict=True):
         client = clients[row]
         local = Local(
@@ -171,9 +172,10 @@ def train(
             parts=owned.total,
             step=step,
             key=owned.secret.key("poison", row),
-            classes=executor.shared.network.classes,
+            classes=network.classes,
             learned=alone(learned),
-            head=executor.shared.network.head,
+            head=network.head_names,
+            statistics=network.statistics,
         )
         x, y = hooks.poison(attack, client.x, client.y, local, i)
         local = dataclasses.replace(local, steps=executor.schedule.steps(len(x)))

@@ -79,7 +79,8 @@ class Local:
         classes: Number of labels of the task.
         learned: What `Attack.learn` returned in this round; None for attacks that do not learn.
         steps: Number of its local steps, for `Attack.wrap_grad`; in `Attack.poison` 0.
-        head: Name of the network's last layer.
+        head: Names of the network's last layer: its weights, and its bias if it has one.
+        statistics: Names of the leaves that are running statistics, which no gradient trains.
     """
 
     tree: Tree
@@ -91,7 +92,8 @@ class Local:
     classes: int
     learned: Tensor | None = None
     steps: int = 0
-    head: str = ""
+    head: tuple[str, ...] = ()
+    statistics: tuple[str, ...] = ()
 
     def require_label(self, subject: str, label: int) -> None:
         """Raise `ConfigError` unless the task has this label."""
@@ -133,6 +135,7 @@ class Rehearsal:
         gradients: Function behind `AttackView.gradient`.
         pixels: Function behind `AttackView.image_gradient`.
         steps: Function behind `AttackView.deployed` (True) and `AttackView.ahead` (False).
+        statistics: Names of the leaves that are running statistics.
         evaluated: Samples whose loss was computed so far.
         differentiated: Samples whose gradient was computed so far.
     """
@@ -144,6 +147,7 @@ class Rehearsal:
     gradients: Callable[[Tree, Tensor, Tensor, int], Tensor]
     pixels: Callable[[Tree, Tensor, Tensor, int], Tensor]
     steps: Callable[[bool, Sequence[Tensor]], Any]
+    statistics: tuple[str, ...] = ()
     evaluated: int = 0
     differentiated: int = 0
 

@@ -35,11 +35,19 @@ class Batches(Sequence[tuple[Tensor, Tensor]]):
         round: The round's number, from 0, int64 without dimensions; it must not be read in Python,
             because clients of several runs, in different rounds, are trained in lock step.
         epochs: Number of epochs, each of equally many of the steps.
+        weights: Names of the network's weights (`Network.weights`), in their order.
+        statistics: Names of its running statistics, which no gradient trains.
     """
 
     steps: Sequence[tuple[Tensor, Tensor]]
     round: Tensor = field(default_factory=lambda: torch.tensor(0))
     epochs: int = 1
+    weights: tuple[str, ...] = ()
+    statistics: tuple[str, ...] = ()
+
+    def weights_of(self, tree: Tree) -> Layout:
+        """Return the layout of the weights alone of a tree that has them all."""
+        return Layout.of({name: tuple(tree[name].shape) for name in self.weights})
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -194,7 +202,7 @@ class Protocol(ABC, Generic[State]):
 
         The harness maps it over clients, one after the other or under ``vmap``. ``grad`` belongs to
         the harness, so that mechanisms and attacks can wrap it; for a running statistic it says how
-        far to go down, whatever the learning rate (`is_statistic`). A label of -1 is padding.
+        far to go down, whatever the learning rate (`Batches.statistics`). A label of -1 is padding.
         """
 
     @abstractmethod

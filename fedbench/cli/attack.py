@@ -22,8 +22,8 @@ from fedbench.tables.numbers import counted
 if TYPE_CHECKING:
     from fedbench.experiment.cells import Cell
     from fedbench.results.summary import Row
-    from fedbench.sweep.local import Options
-    from fedbench.sweep.plan import Plan
+    from fedbench.sweeps.local import Options
+    from fedbench.sweeps.plan import Plan
 
 GRID = "Repeat for a grid; by default that of --preset"
 Command = opt.scenario_command(
@@ -57,6 +57,7 @@ def attack(
     isolate: opt.Isolate = False,
     canonical: opt.Canonical = False,
     keep_states: opt.KeepStates = None,
+    save_model: opt.SaveModel = False,
     out: Path = Path("results"),
     dry_run: bool = False,
 ) -> None:
@@ -79,7 +80,7 @@ def attack(
     """
     if canonical:
         enter()
-    from fedbench.sweep.local import Options
+    from fedbench.sweeps.local import Options
 
     options = Options(
         device=device,
@@ -91,6 +92,7 @@ def attack(
         isolate=isolate,
         canonical=canonical,
         states=keep_states,
+        models=out if save_model else None,
     )
     play(choose(preset, opt.typed(context), seeds, lr), options, out, dry_run)
 
@@ -100,7 +102,7 @@ def choose(
 ) -> Plan:
     """Return the table that the options describe: a preset with changes, or a grid of its own."""
     from fedbench.experiment.cells import AXES
-    from fedbench.sweep.plan import Plan
+    from fedbench.sweeps.plan import Plan
 
     if preset is None and any(kind in given for kind in AXES):
         grid = {"protocol": "fedavg", "attack": "all"}
@@ -121,8 +123,8 @@ def play(plan: Plan, options: Options, out: Path, dry_run: bool = False) -> None
     from fedbench.results.aggregate import grouped
     from fedbench.results.store import Store
     from fedbench.results.summary import rows
-    from fedbench.sweep.drive import play_each
-    from fedbench.sweep.plan import runs
+    from fedbench.sweeps.drive import play_each
+    from fedbench.sweeps.plan import runs
     from fedbench.tables.report import skipped_lines, terminal
 
     console = Console(highlight=False)

@@ -23,7 +23,7 @@ from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.data.augmentation import AugmentedSteps, CropFlip, Steps
-from fedbench.models.network import Convolve, Step, channels_last, is_statistic, saved_bytes
+from fedbench.models.network import Convolve, Step, channels_last, saved_bytes
 
 WrapGrad = Callable[[Gradient], Grad]
 Trained = tuple[Tensor, list[Memory]]  # updates (n, d), and the memory of each client
@@ -122,7 +122,9 @@ class Executor(ABC):
     def batches(self, steps: Steps, key: Key, number: Tensor) -> Batches:
         """Return a client's batches in round ``number``, with their images changed by its key."""
         augmented = steps if self.augment is None else AugmentedSteps(steps, self.augment, key)
-        return Batches(augmented, number, self.schedule.epochs)
+        network = self.shared.network
+        names = (network.weights, network.statistics)
+        return Batches(augmented, number, self.schedule.epochs, *names)
 
     @cached_property
     def frozen(self) -> Tree:
@@ -203,7 +205,7 @@ class Executor(ABC):
 def with_statistics(gradient: Tree, tree: Tree, statistics: Tree) -> Tree:
     """Gradient of ``tree``, in which running statistics go down to where the step left them."""
     return {
-        name: (x - statistics[name]).detach() if is_statistic(name) else gradient[name]
+        name: (x - statistics[name]).detach() if name in statistics else gradient[name]
         for name, x in tree.items()
     }
 
@@ -248,7 +250,8 @@ class Loop(Executor):
     def _grad(
         self, tree: Tree, x: Tensor, y: Tensor, key: Key, slope: Tensor | None = None
     ) -> Tree:
-        leaves = {n: x.detach().requires_grad_(not is_statistic(n)) for n, x in tree.items()}
+        still = self.shared.network.statistics
+        leaves = {n: x.detach().requires_grad_(n not in still) for n, x in tree.items()}
         if self.last:
             x = channels_last(x)
         loss, statistics = self.loss(leaves, self.frozen, x, y, key, slope)

@@ -12,9 +12,10 @@ from torch import Tensor
 from fedbench.api import Deployed, hooks
 from fedbench.core.trees import Tree
 from fedbench.data.datasets import Data
+from fedbench.experiment.deployed import DeployedModel
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
-from fedbench.models.network import Network, is_weight, laid_out
+from fedbench.models.network import Network, laid_out
 from fedbench.payload import Payload
 
 _BATCH = 1024
@@ -117,6 +118,13 @@ def deployed(setup: Setup, server: Any, step: int, batch: int = 0) -> Deployed:
     return model
 
 
+def final_model(setup: Setup, server: Any) -> DeployedModel:
+    """Return what is deployed after the last round; the first draw where there are several."""
+    last = setup.scenario.rounds - 1
+    model = deployed(setup, settled(setup, server, last), last)
+    return DeployedModel(setup.shared.network, tuple(_ensemble(model)))
+
+
 def backdoor_success(
     setup: Setup, answering: Models, rows: Tensor, learned: Tensor | None = None
 ) -> float | None:
@@ -170,7 +178,7 @@ def score_models(
         batch = pool[rows]
         y = data.y[batch]
         hits, mean = _taken_for(network, model, data.floats(batch), y)
-        zeros = zeros if right else sparsity(_ensemble(model))
+        zeros = zeros if right else sparsity(network, _ensemble(model))
         right.append(hits)
         losses.append(-mean.gather(1, y[:, None])[:, 0].clamp_min(1e-30).log())
     correct = torch.cat(right).to(torch.float64)
@@ -205,11 +213,7 @@ def _taken_for(
     return (mean.argmax(dim=1) == y) & torch.isfinite(mean).all(dim=1), mean
 
 
-def sparsity(ensemble: Sequence[Tree]) -> float:
-    """Share of the weights that are exactly 0; biases and normalisation do not count.
-
-    >>> sparsity([{"conv1": torch.tensor([[0.0, 2.0]]), "conv1.bias": torch.zeros(5)}])
-    0.5
-    """
-    weights = [x for model in ensemble for name, x in model.items() if is_weight(name)]
+def sparsity(network: Network, ensemble: Sequence[Tree]) -> float:
+    """Share of the network's weights that are exactly 0; biases and normalisation do not count."""
+    weights = [model[name] for model in ensemble for name in network.weights]
     return sum(int((x == 0).sum()) for x in weights) / sum(x.numel() for x in weights)

@@ -25,7 +25,7 @@ from fedbench.experiment.guarantee import require_theorem
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Population, Setup
 from fedbench.isolation.stand_ins import IsolatedAttack
-from fedbench.models.network import Network, is_statistic
+from fedbench.models.network import Network
 
 
 def prepare(
@@ -86,6 +86,7 @@ def prepare(
             augment=None if scenario.augment == "none" else CropFlip(data.black),
         ),
         secret=secret,
+        sources=resolution.sources,
         canonical=canonical,
     )
     require_theorem(setup)
@@ -96,8 +97,7 @@ def build_network(resolution: Resolution, data: Data) -> Network:
     """Return the network; `Incompatible` if no message carries its statistics of batch norm."""
     scenario = resolution.scenario
     network: Network = ask(resolution.model, "build", Network, data.image, data.classes)
-    statistics = any(map(is_statistic, network.shapes))
-    if statistics and not resolution.plugins.protocol.statistics:
+    if network.statistics and not resolution.plugins.protocol.statistics:
         raise Incompatible(
             f"--protocol {scenario.protocol.partition(':')[0]} must have a model without batch "
             f"norm, whose statistics its messages cannot carry, got --model {scenario.model}; "

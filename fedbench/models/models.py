@@ -22,7 +22,6 @@ from fedbench.models.network import (
     Network,
     Step,
     convolution,
-    is_weight,
     torch_init,
 )
 
@@ -35,7 +34,7 @@ def gaussian_init(
     """Draw weights ``N(0, std(name)**2)``; scales and variances 1, shifts, means and biases 0."""
     return {
         name: key.fold(name).normal(*shape, device=device) * std(name)
-        if is_weight(name)
+        if name in network.weights
         else torch.full(shape, float(name.endswith((".scale", ".var"))), device=device)
         for name, shape in network.shapes.items()
     }

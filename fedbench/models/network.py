@@ -19,21 +19,6 @@ Blocks = tuple[tuple[int, ...], ...]
 Convolve = Callable[..., Tensor]
 
 
-def is_weight(name: str) -> bool:
-    """Whether a parameter is a layer's weight, like ``conv1``; the rest is like ``fc1.bias``."""
-    return "." not in name
-
-
-def is_statistic(name: str) -> bool:
-    """Whether a parameter is a running mean or variance, which no gradient trains."""
-    return name.endswith((".mean", ".var"))
-
-
-def weights_of(tree: Tree) -> Layout:
-    """Layout of the weights alone of a tree, in its order."""
-    return Layout.of({name: tuple(x.shape) for name, x in tree.items() if is_weight(name)})
-
-
 @dataclass(frozen=True, eq=False)
 class Step:
     """One training step, as a network sees it that drops units or normalises by batches."""
@@ -77,12 +62,40 @@ class Network(ABC):
     @property
     @abstractmethod
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of each parameter: weights (`is_weight`) by layer, the rest, then statistics."""
+        """Shape of each parameter: `weights` by layer, the rest, then `statistics`."""
+
+    @cached_property
+    def weights(self) -> tuple[str, ...]:
+        """Names of the layers' weights, which protocols mask, rank and prune, as in `shapes`.
+
+        A network that says nothing else names them without a dot, like ``conv1``; the rest has one,
+        like ``fc1.bias``.
+        """
+        return tuple(name for name in self.shapes if "." not in name)
+
+    @cached_property
+    def statistics(self) -> tuple[str, ...]:
+        """Names of running means and variances, which no gradient trains, as in `shapes`.
+
+        A network that says nothing else names them like ``norm1.mean`` and ``norm1.var``.
+        """
+        return tuple(name for name in self.shapes if name.endswith((".mean", ".var")))
 
     @cached_property
     def head(self) -> str:
-        """Name of the last layer, which is linear; its bias, if it has one, is ``head.bias``."""
-        return [name for name in self.shapes if is_weight(name)][-1]
+        """Name of the weights of the last layer, which is linear."""
+        return self.weights[-1]
+
+    @cached_property
+    def head_bias(self) -> str | None:
+        """Name of the last layer's bias; None if it has none."""
+        name = f"{self.head}.bias"
+        return name if name in self.shapes else None
+
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        """Names of all parameters of the last layer."""
+        return (self.head,) if self.head_bias is None else (self.head, self.head_bias)
 
     @abstractmethod
     def features(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
@@ -91,7 +104,8 @@ class Network(ABC):
     def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
         """Compute logits ``(B, classes)`` of ``x (B, C, H, W)``; with a ``step`` as in training."""
         features = self.features(params, x, step)
-        return F.linear(features, params[self.head], params.get(f"{self.head}.bias"))
+        bias = None if self.head_bias is None else params[self.head_bias]
+        return F.linear(features, params[self.head], bias)
 
     @abstractmethod
     def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
@@ -146,21 +160,22 @@ class Shared:
     @property
     def weights(self) -> Layout:
         """Layout of the weights alone: the beginning of `layout`."""
-        return self._of(is_weight)
+        return self._of(self.network.weights)
 
     @property
     def rest(self) -> Layout:
         """Layout of biases and normalisation: the end of `layout`, often empty."""
-        return self._of(lambda name: not is_weight(name))
+        weights = self.network.weights
+        return self._of([name for name in self.network.shapes if name not in weights])
 
     @property
     def statistics(self) -> Layout:
         """Layout of the running statistics: the end of `layout`, often empty."""
-        return self._of(is_statistic)
+        return self._of(self.network.statistics)
 
-    def _of(self, wanted: Callable[[str], bool]) -> Layout:
+    def _of(self, names: Sequence[str]) -> Layout:
         shapes = self.network.shapes
-        return Layout.of({name: shape for name, shape in shapes.items() if wanted(name)})
+        return Layout.of({name: shapes[name] for name in names})
 
     @property
     def key(self) -> Key:

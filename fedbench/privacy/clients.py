@@ -53,7 +53,8 @@ def compress(
         raise AssertionError("a client without batches takes no step")
 
     tree = protocol.receive(shared, broadcast.take([0]))
-    nothing = Batches([])
+    network = shared.network
+    nothing = Batches([], weights=network.weights, statistics=network.statistics)
     with hooks.Hook(protocol, "local_update"):
         moved, after = protocol.local_update(
             tree, nothing, no_step, Key(0), protocol.memory(shared)

@@ -18,7 +18,6 @@ from fedbench.data.datasets import Data
 from fedbench.executors.training import Client, Executor, Schedule
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
-from fedbench.models.network import is_statistic
 from fedbench.payload import BinaryMasks, NoiseMasks, SignBits
 from fedbench.probes.systems import Exchange, Progress, listening, play_each, prepared, signal
 from fedbench.run import begin, play_round
@@ -244,11 +243,14 @@ def simulator(
         steps.append((tree, key))
         return {name: torch.zeros_like(leaf) for name, leaf in tree.items()}
 
-    batches = Batches([(client.x, client.y)])
+    network = executor.shared.network
+    batches = Batches(
+        [(client.x, client.y)], weights=network.weights, statistics=network.statistics
+    )
     protocol.local_update(client.tree, batches, record, client.key, client.memory)
     start, key = steps[0]
     layout, frozen = protocol.trained(executor.shared), protocol.frozen(executor.shared)
-    if not set(layout.names) <= set(start) or any(map(is_statistic, layout.names)):
+    if not set(layout.names) <= set(start) or set(network.statistics) & set(layout.names):
         raise Incompatible(
             "inversion simulates one gradient of what is sent, which is not what "
             f"{type(protocol).__name__} trains; use fedavg, signsgd, fsl or fedpm"

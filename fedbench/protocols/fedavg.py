@@ -61,14 +61,20 @@ class LocalSGD(Protocol[State], Generic[State]):
 
     def train(self, tree: Tree, batches: Batches, grad: Grad, key: Key) -> Tree:
         """Return the tree after all steps; the optimiser starts afresh in every round."""
-        sgd = SGD(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        sgd = SGD(
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            statistics=batches.statistics,
+        )
         trained = tree
         velocity = sgd.init(tree)
         steps = zip(batches, self.rates(batches), strict=True)
         for step, ((x, y), rate) in enumerate(steps):
             gradient = grad(trained, x, y, key.fold("step", step))
             trained, velocity = sgd.step(trained, gradient, velocity, rate)
-            trained = self.landed(trained, tree, rate)
+            landed = self.landed(trained, tree, rate)
+            trained = landed | {name: trained[name] for name in batches.statistics}
         return trained
 
     def rates(self, batches: Batches) -> Iterator[float | Tensor]:
@@ -86,7 +92,7 @@ class LocalSGD(Protocol[State], Generic[State]):
     def landed(self, trained: Tree, start: Tree, rate: float | Tensor) -> Tree:
         """Return the tree after a step at this ``rate`` from the round's ``start``.
 
-        There is room here for a proximal step.
+        There is room here for a proximal step. What it says of running statistics is not used.
         """
         return trained
 
@@ -154,18 +160,21 @@ class DenseWeights(LocalSGD[Any]):
             return self.server_lr
         return 1.0 if self.server in ("mean", "momentum") else 1e-3
 
-    def _server_optimizer(self) -> Optimizer:
+    def _server_optimizer(self, shared: Shared) -> Optimizer:
         rate = self._server_rate
+        statistics = shared.network.statistics
         if self.server == "momentum":
-            return SGD(lr=rate, momentum=0.9)
+            return SGD(lr=rate, momentum=0.9, statistics=statistics)
         kind = Adam if self.server == "adam" else Yogi
-        return kind(lr=rate) if self.server_tau is None else kind(lr=rate, epsilon=self.server_tau)
+        if self.server_tau is None:
+            return kind(lr=rate, statistics=statistics)
+        return kind(lr=rate, epsilon=self.server_tau, statistics=statistics)
 
     def init(self, shared: Shared) -> Any:
         w = initial_weights(shared)
         if self.server == "mean":
             return w
-        return Optimised(w, self._server_optimizer().init(shared.layout.unflatten(w)))
+        return Optimised(w, self._server_optimizer(shared).init(shared.layout.unflatten(w)))
 
     def broadcast(self, shared: Shared, state: Any, clients: Sequence[int], key: Key) -> Payload:
         return FloatVectors(weights_in(state)[None])
@@ -189,7 +198,7 @@ class DenseWeights(LocalSGD[Any]):
             t = len(w) - shared.statistics.d
             return w + (move if rate == 1 else torch.cat([rate * move[:t], move[t:]]))
         trees = shared.layout.unflatten
-        tree, memory = self._server_optimizer().step(trees(w), trees(-move), state.memory)
+        tree, memory = self._server_optimizer(shared).step(trees(w), trees(-move), state.memory)
         return Optimised(shared.layout.flatten(tree), memory)
 
     def model(self, shared: Shared, state: Any, key: Key) -> Tree:

@@ -13,7 +13,7 @@ from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Shared
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
-from fedbench.models.network import Network, is_statistic, weights_of
+from fedbench.models.network import Network
 from fedbench.payload import GatedVectors, Payload
 from fedbench.payload.sparse import Gating, Governor, governed
 from fedbench.protocols.fedavg import DenseWeights, masked, weights_in
@@ -125,11 +125,11 @@ class FedDrop(DenseWeights):
         Batch norm is refused too: the statistics of a dropped filter are those of zeros.
         """
         layers = chain(shared.weights)
-        statistics = any(is_statistic(name) for name in shared.rest.names)
-        if statistics or not layers or not is_chain(shared.network, layers, shared.weights):
+        network = shared.network
+        if network.statistics or not layers or not is_chain(network, layers, shared.weights):
             raise ConfigError(
                 "--protocol feddrop needs a model whose layers follow one another, without "
-                f"residuals or batch norm, got {type(shared.network).__name__}; use lenet or conv4"
+                f"residuals or batch norm, got {type(network).__name__}; use lenet or conv4"
             )
         return super().init(shared)
 
@@ -154,13 +154,15 @@ class FedDrop(DenseWeights):
         tree = shared.layout.unflatten(torch.cat([broadcast.x[0], broadcast.rest[0]]))
         return tree | {_GATES: broadcast.gates[0].to(torch.float32)}
 
+    def frozen(self, shared: Shared) -> Tree:
+        """Return each layer's share of kept inputs, if its sums are to be rescaled."""
+        shares = zip(shared.weights.names, self.shares(shared.weights), strict=True)
+        scales = {name: torch.tensor(share, device=shared.device) for name, share in shares}
+        return scales if self.rescale else {}
+
     def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
         """Rescale the sub-network, so that its sums are as large as those of the whole."""
-        if not self.rescale:
-            return trained
-        weights = weights_of(trained)
-        shares = zip(weights.names, self.shares(weights), strict=True)
-        return trained | {name: trained[name] / share for name, share in shares}
+        return trained | {name: trained[name] / share for name, share in frozen.items()}
 
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
@@ -168,7 +170,7 @@ class FedDrop(DenseWeights):
         """Train the sub-network; remember its gates, for `message`."""
         gates = tree[_GATES]
         start = {name: x for name, x in tree.items() if name != _GATES}
-        weights = weights_of(start)
+        weights = batches.weights_of(start)
         masks = weights.unflatten(governed(gates[None], _layers(weights))[0])
         update, memory = super().local_update(start, batches, masked(grad, masks), key, memory)
         return update, memory | {"gates": gates}
@@ -189,7 +191,8 @@ class FedDrop(DenseWeights):
         assert isinstance(broadcast, GatedVectors)
         assert isinstance(sent, GatedVectors)
         x, rest = broadcast.x[0] + sent.x[0], broadcast.rest[0] + sent.rest[0]
-        return self.weights(shared.layout.unflatten(torch.cat([x, rest])), {}, Key(0))
+        tree = shared.layout.unflatten(torch.cat([x, rest]))
+        return self.weights(tree, self.frozen(shared), Key(0))
 
 
 def _layers(weights: Layout) -> Gating:

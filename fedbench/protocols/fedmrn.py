@@ -12,7 +12,6 @@ from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.models.network import is_weight, weights_of
 from fedbench.payload import NoiseMasks
 from fedbench.payload.bits import SMALLEST, Noise, noise_of
 from fedbench.protocols.compressed import public_seeds
@@ -96,7 +95,7 @@ class FedMRN(DenseWeights):
         """Train ``u`` to ``u^{S+1}``, and move the parameters without a mask."""
         if self.when == "after":
             return super().local_update(tree, batches, grad, key, memory)
-        weights = weights_of(tree)
+        weights = batches.weights_of(tree)
         form = (self.noise, self.magnitude, tree[weights.names[0]].device)
         noise = weights.unflatten(noise_of(key.public("noise"), weights.d, *form))
         taus = count(1)
@@ -104,15 +103,14 @@ class FedMRN(DenseWeights):
         def straight_through(u: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
             progress = next(taus) / len(batches) if self.pm else 1.0
             network = {
-                name: w + self.masked(u[name], noise[name], progress, key.fold("mask", name))
-                for name, w in tree.items()
-                if is_weight(name)
+                name: tree[name] + self.masked(u[name], n, progress, key.fold("mask", name))
+                for name, n in noise.items()
             }
             return grad(u | network, x, y, key)
 
-        start = {name: torch.zeros_like(x) if is_weight(name) else x for name, x in tree.items()}
+        start = {name: torch.zeros_like(x) if name in noise else x for name, x in tree.items()}
         u = self.train(start, batches, straight_through, key)
-        return {name: x if is_weight(name) else x - tree[name] for name, x in u.items()}, memory
+        return {name: x if name in noise else x - tree[name] for name, x in u.items()}, memory
 
     def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         """Send ``M(u, G(s))`` and ``s``, line 20 of Algorithm 1."""

@@ -17,7 +17,6 @@ from fedbench.core import registry
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
-from fedbench.models.network import is_statistic, is_weight
 from fedbench.payload import BinaryMasks, FewValues, FloatVectors, Payload
 from fedbench.payload.packets import code_bits
 from fedbench.protocols.fsl import (
@@ -136,22 +135,26 @@ class ScoreTraining(Protocol[Belief]):
         return Layout(weights.names + statistics.names, weights.shapes + statistics.shapes)
 
     def frozen(self, shared: Shared) -> Tree:
-        return random_network(shared, self.weight_init)
+        network = random_network(shared, self.weight_init)
+        still = shared.network.statistics  # they are trained, with the scores
+        return {name: x for name, x in network.items() if name not in still}
 
     def memory(self, shared: Shared) -> Memory:
         if self.optimizer == "sgd" or not self.keep_moments:
             return {}
         layout = self.trained(shared)
-        return self._optimizer().init(layout.unflatten(torch.zeros(layout.d, device=shared.device)))
+        blank = layout.unflatten(torch.zeros(layout.d, device=shared.device))
+        return self._optimizer(shared.network.statistics).init(blank)
 
     def init(self, shared: Shared) -> Belief:
         key = shared.key.fold("theta")
+        network = random_network(shared, self.weight_init)
         d = shared.weights.d
         if self.start == "uniform" or (self.start == "paper" and self.weighted):
             theta = key.uniform(d, device=shared.device)
         else:
             theta = key.normal(d, device=shared.device).sigmoid()
-        return Belief(theta, shared.statistics.flatten(self.frozen(shared)).to(shared.device))
+        return Belief(theta, shared.statistics.flatten(network).to(shared.device))
 
     def broadcast(self, shared: Shared, state: Belief, clients: Sequence[int], key: Key) -> Payload:
         sent = torch.cat([state.theta, state.statistics])[None]
@@ -160,19 +163,21 @@ class ScoreTraining(Protocol[Belief]):
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
         """``s = logit(theta)`` with ``theta`` clipped away from 0 and 1."""
         tree = self.trained(shared).unflatten(broadcast.values()[0])
+        still = shared.network.statistics
         return {
-            name: x if is_statistic(name) else x.clamp(self.clip, 1 - self.clip).logit()
+            name: x if name in still else x.clamp(self.clip, 1 - self.clip).logit()
             for name, x in tree.items()
         }
 
     def idle(self, shared: Shared, broadcast: Payload) -> Tensor:
         layout = self.trained(shared)
         trees = [self.receive(shared, broadcast.take([row])) for row in range(len(broadcast))]
-        return torch.stack([layout.flatten(self._update(tree, tree)) for tree in trees])
+        still = shared.network.statistics
+        return torch.stack([layout.flatten(self._update(tree, tree, still)) for tree in trees])
 
     def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
         return frozen | {
-            name: frozen[name] * self.mask(x, key.fold(name)) if is_weight(name) else x
+            name: frozen[name] * self.mask(x, key.fold(name)) if name in frozen else x
             for name, x in trained.items()
         }
 
@@ -180,17 +185,18 @@ class ScoreTraining(Protocol[Belief]):
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
     ) -> tuple[Tree, Memory]:
         """Train the scores; return their expected bits, and how far the statistics moved."""
-        optimizer = self._optimizer()
+        still = batches.statistics
+        optimizer = self._optimizer(still)
         trained = tree
         moments = memory or optimizer.init(tree)
         for step, (x, y) in enumerate(batches):
-            gradient = self.penalised(grad(trained, x, y, key.fold("step", step)), trained)
+            gradient = self.penalised(grad(trained, x, y, key.fold("step", step)), trained, still)
             trained, moments = optimizer.step(trained, gradient, moments)
-        return self._update(trained, tree), moments if memory else memory
+        return self._update(trained, tree, still), moments if memory else memory
 
-    def _update(self, trained: Tree, start: Tree) -> Tree:
+    def _update(self, trained: Tree, start: Tree, statistics: Sequence[str]) -> Tree:
         return {
-            name: self.expected(x) if is_weight(name) else x - start[name]
+            name: x - start[name] if name in statistics else self.expected(x)
             for name, x in trained.items()
         }
 
@@ -198,7 +204,7 @@ class ScoreTraining(Protocol[Belief]):
         """Expected bit of a score: a row of ``updates``, in the space of the message's `values`."""
         return score.sigmoid()
 
-    def penalised(self, gradient: Tree, scores: Tree) -> Tree:
+    def penalised(self, gradient: Tree, scores: Tree, statistics: Sequence[str] = ()) -> Tree:
         """Return the gradient of the local objective, if that is more than the loss."""
         return gradient
 
@@ -241,8 +247,9 @@ class ScoreTraining(Protocol[Belief]):
         masked = masked_network(shared, self.frozen(shared), self.symbols(bits))
         return masked | shared.statistics.unflatten(statistics)
 
-    def _optimizer(self) -> Optimizer:
-        return Adam(lr=self.lr) if self.optimizer == "adam" else SGD(lr=self.lr)
+    def _optimizer(self, statistics: Sequence[str]) -> Optimizer:
+        kind = Adam if self.optimizer == "adam" else SGD
+        return kind(lr=self.lr, statistics=tuple(statistics))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -408,11 +415,11 @@ class FedPM(ScoreTraining):
         slope = theta * (1 - theta)
         return straight_through(score, m, slope * theta if self.ste == "theta" else slope)
 
-    def penalised(self, gradient: Tree, scores: Tree) -> Tree:
+    def penalised(self, gradient: Tree, scores: Tree, statistics: Sequence[str] = ()) -> Tree:
         """Add ``lambda / d * theta (1 - theta)``, the gradient of ``lambda / d sum theta``."""
         if not self.reg:
             return gradient
-        weights = {name: s.sigmoid() for name, s in scores.items() if is_weight(name)}
+        weights = {name: s.sigmoid() for name, s in scores.items() if name not in statistics}
         d = sum(theta.numel() for theta in weights.values())
         rate = self.reg / d if self.penalty == "mean" else self.reg
         return gradient | {

@@ -222,8 +222,11 @@ class FedSparse(Protocol[Gated]):
             for name in thresholds.names
         }
         v = thresholds.flatten(starts)
-        adam = Adam(lr=self.server_lr).init(tree)
+        adam = self._adam(shared).init(tree)
         return Gated(w, v, adam, Adamax(lr=self.server_threshold_lr).init({"v": v}))
+
+    def _adam(self, shared: Shared) -> Adam:
+        return Adam(lr=self.server_lr, statistics=shared.network.statistics)
 
     def broadcast(self, shared: Shared, state: Gated, clients: Sequence[int], key: Key) -> Payload:
         d = shared.weights.d
@@ -257,7 +260,8 @@ class FedSparse(Protocol[Gated]):
         w, v = split_tree(tree)
         start = w
         prior = self.log_alpha(w, v)
-        sgd, adamax = SGD(lr=self.lr), Adamax(lr=self.threshold_lr)
+        sgd = SGD(lr=self.lr, statistics=batches.statistics)
+        adamax = Adamax(lr=self.threshold_lr)
         velocity, moments = sgd.init(w), adamax.init(v)
         for step, (x, y) in enumerate(batches):
             gradient = grad(w | v, x, y, key.fold("step", step))
@@ -307,7 +311,7 @@ class FedSparse(Protocol[Gated]):
         g_w = torch.cat([governed(z[None], self.gating(shared))[0] * w[:d] - zw, -rest])
         g_v = (z * (1 - theta) - (1 - z) * theta) * torch.sigmoid(state.v) / self.temperature
         trees = shared.layout.unflatten
-        tree, adam = Adam(lr=self.server_lr).step(trees(w), trees(g_w), state.adam)
+        tree, adam = self._adam(shared).step(trees(w), trees(g_w), state.adam)
         adamax = Adamax(lr=self.server_threshold_lr)
         moved, memory = adamax.step({"v": state.v}, {"v": g_v}, state.adamax)
         return Gated(shared.layout.flatten(tree), moved["v"], adam, memory)

@@ -13,7 +13,6 @@ from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.models.network import weights_of
 from fedbench.payload import Payload, PrunedVectors
 from fedbench.payload.packets import code_bits
 from fedbench.payload.sparse import Alive, largest_alive
@@ -129,7 +128,7 @@ class FedSparsify(LocalSGD[Pruned]):
     ) -> tuple[Tree, Memory]:
         """Train what is alive; remember what was received, for `message`."""
         start = {name: x for name, x in tree.items() if name not in (_ALIVE, _ROUND)}
-        weights = weights_of(start)
+        weights = batches.weights_of(start)
         masks = weights.unflatten(tree[_ALIVE])
         update, memory = super().local_update(start, batches, masked(grad, masks), key, memory)
         received = {"w": weights.flatten(start), "alive": tree[_ALIVE], "round": tree[_ROUND]}

@@ -11,7 +11,6 @@ from fedbench.core.errors import ConfigError, require
 from fedbench.core.registry import UNWRITTEN
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.models.network import is_weight
 from fedbench.payload import BinaryMasks, Payload
 from fedbench.payload.packets import code_bits
 from fedbench.protocols.fedpm import Belief, ScoreTraining, straight_through
@@ -44,7 +43,7 @@ def kept_weights(shared: Shared, keep: float, weight_init: WeightInit = "kaiming
         )
     network = random_network(shared, weight_init)
     params = {name: x.double() for name, x in network.items()}
-    weights = {name: x.abs().requires_grad_() for name, x in params.items() if is_weight(name)}
+    weights = {name: params[name].abs().requires_grad_() for name in shared.network.weights}
     ones = torch.ones(1, *shared.network.image, dtype=torch.float64, device=shared.device)
     flow = shared.network.logits(params | weights, ones).sum()
     gradient = torch.autograd.grad(flow, list(weights.values()))

@@ -11,7 +11,6 @@ from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.models.network import is_statistic
 from fedbench.payload import CoordinatedPatches, FloatVectors, Payload
 from fedbench.protocols.compressed import compressed_width, share_of
 from fedbench.protocols.fedavg import DenseWeights, weights_in
@@ -64,7 +63,7 @@ class WorkerMomentum(DenseWeights):
         return {
             name: torch.zeros(shape, device=shared.device)
             for name, shape in layers
-            if not is_statistic(name)
+            if name not in shared.network.statistics
         }
 
     def local_update(

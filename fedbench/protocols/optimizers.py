@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from fedbench.core.trees import Tree
-from fedbench.models.network import is_statistic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +14,7 @@ class Optimizer(ABC):
     """Descends along a gradient; its memory is a tree, so that it can be stored and stacked."""
 
     lr: float  # learning rate, which the protocol has checked
+    statistics: tuple[str, ...] = ()  # names of running statistics
 
     @abstractmethod
     def init(self, tree: Tree) -> Tree:
@@ -48,7 +48,7 @@ class SGD(Optimizer):
         trained, velocity = {}, {}
         for name, x in tree.items():
             g = gradient[name]
-            if is_statistic(name):
+            if name in self.statistics:
                 trained[name] = x - g
                 continue
             if self.weight_decay:
@@ -79,7 +79,7 @@ class Adam(Optimizer):
 
     def init(self, tree: Tree) -> Tree:
         """Return zero moments; running statistics have none."""
-        parameters = {name: x for name, x in tree.items() if not is_statistic(name)}
+        parameters = {name: x for name, x in tree.items() if name not in self.statistics}
         first = next(iter(parameters.values()))
         t = torch.zeros((), dtype=first.dtype, device=first.device)  # the same for all in lock step
         return {"t": t} | {
@@ -96,7 +96,7 @@ class Adam(Optimizer):
         rate = self._rate(t)
         for name, x in tree.items():
             g = gradient[name]
-            if is_statistic(name):
+            if name in self.statistics:
                 trained[name] = x - g
                 continue
             m = memory[f"m.{name}"].lerp(g, 1 - self.beta1)

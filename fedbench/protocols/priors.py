@@ -10,18 +10,19 @@ from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.models.network import is_statistic
 from fedbench.payload import FloatVectors, MixtureVectors, Payload
 from fedbench.protocols.fedavg import DenseWeights, FedAvg, LocalSGD
 
 
-def pulled(grad: Grad, lam: float, centre: Callable[[Tree], Tree]) -> Grad:
+def pulled(
+    grad: Grad, lam: float, centre: Callable[[Tree], Tree], statistics: Sequence[str] = ()
+) -> Grad:
     """Gradient function that adds ``lam (w - centre(w))``, but to running statistics."""
 
     def pulled_gradient(w: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
         means = centre(w)
         return {
-            name: g if is_statistic(name) else g.add(w[name] - means[name], alpha=lam)
+            name: g if name in statistics else g.add(w[name] - means[name], alpha=lam)
             for name, g in grad(w, x, y, key).items()
         }
 
@@ -50,7 +51,8 @@ class FedProx(FedAvg):
         require("FedProx.lam", self.lam, self.lam >= 0, ">= 0")
 
     def train(self, tree: Tree, batches: Batches, grad: Grad, key: Key) -> Tree:
-        return super().train(tree, batches, pulled(grad, self.lam, lambda _: tree), key)
+        towards = pulled(grad, self.lam, lambda _: tree, batches.statistics)
+        return super().train(tree, batches, towards, key)
 
 
 def soft_threshold(x: Tensor, by: float | Tensor) -> Tensor:
@@ -91,8 +93,7 @@ class FedLaplace(DenseWeights):
     def landed(self, trained: Tree, start: Tree, rate: float | Tensor) -> Tree:
         by = rate * self.lam / (1 - self.momentum)
         return {
-            name: x if is_statistic(name) else start[name] + soft_threshold(x - start[name], by)
-            for name, x in trained.items()
+            name: start[name] + soft_threshold(x - start[name], by) for name, x in trained.items()
         }
 
 
@@ -145,12 +146,12 @@ class FedMoG(LocalSGD[Tensor]):
         """Read the means, ``(K, *shape)`` for each parameter."""
         return shared.layout.unflatten(broadcast.values()[0].reshape(self.k, -1))
 
-    def responsibilities(self, w: Tree, means: Tree) -> Tensor:
+    def responsibilities(self, w: Tree, means: Tree, statistics: Sequence[str] = ()) -> Tensor:
         """``(K,)`` of equation 41; ``1 / K`` where no distance is finite and the softmax is NaN."""
         squares = [
             (w[name] - mean).square().flatten(1).sum(dim=1)
             for name, mean in means.items()
-            if not is_statistic(name)
+            if name not in statistics
         ]
         r = torch.softmax(-self.lam / 2 * torch.stack(squares).sum(dim=0), dim=0)
         return torch.where(torch.isfinite(r).all(), r, 1 / self.k)
@@ -164,10 +165,10 @@ class FedMoG(LocalSGD[Tensor]):
         start = {name: mean.index_select(0, choice)[0] for name, mean in tree.items()}
 
         def centre(w: Tree) -> Tree:
-            r = self.responsibilities(w, tree)
+            r = self.responsibilities(w, tree, batches.statistics)
             return {name: torch.tensordot(r, mean, 1) for name, mean in tree.items()}
 
-        towards = pulled(grad, self.lam, centre)
+        towards = pulled(grad, self.lam, centre, batches.statistics)
         update, _ = super().local_update(start, batches, towards, key, memory)
         means = torch.cat([mean.flatten(1) for mean in tree.values()], dim=1)
         return update, {"means": means, "start": means.index_select(0, choice)[0]}
@@ -176,8 +177,9 @@ class FedMoG(LocalSGD[Tensor]):
         trees = shared.layout.unflatten
         w = updates + torch.stack([client["start"] for client in memory])
         means = [trees(client["means"]) for client in memory]
+        still = shared.network.statistics
         r = torch.stack(
-            [self.responsibilities(trees(row), m) for row, m in zip(w, means, strict=True)]
+            [self.responsibilities(trees(row), m, still) for row, m in zip(w, means, strict=True)]
         )
         return MixtureVectors(r, w * r.max(dim=1, keepdim=True).values), [{} for _ in memory]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedbench.core import registry
-from fedbench.models.network import Network, is_weight
+from fedbench.models.network import Network
 from fedbench.privacy.amplification import r_alpha
 from fedbench.reproduce.sizes import POOLS
 
@@ -26,8 +26,8 @@ def network_of(model: str, dataset: str) -> Network:
 
 def weights_by_layer(model: str, dataset: str) -> dict[str, int]:
     """Return the number of weights ``n_l`` of each layer, without biases and normalisation."""
-    shapes = network_of(model, dataset).shapes
-    return {name: math.prod(shape) for name, shape in shapes.items() if is_weight(name)}
+    network = network_of(model, dataset)
+    return {name: math.prod(network.shapes[name]) for name in network.weights}
 
 
 def layer_weights(model: str, dataset: str, layer: str) -> int:

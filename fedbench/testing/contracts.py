@@ -286,7 +286,7 @@ def _check_training(attack: Attack) -> None:
         return
     key = Key(13)
     tree = NETWORK.init(Key(3))
-    public: dict[str, Any] = {"classes": 10, "steps": 2, "head": NETWORK.head}
+    public: dict[str, Any] = {"classes": 10, "steps": 2, "head": NETWORK.head_names}
     local = Local(tree, tree, part=0, parts=1, step=0, key=key, **public)
     images = key.fold("x").normal(10, *NETWORK.image)
     x, y = hooks.poison(attack, images, torch.arange(10), local, client=0)

@@ -88,6 +88,8 @@ KeepStates = Annotated[
     Path | None,
     option("Folder that keeps the states of canonical runs, for spot checks; by default none."),
 ]
+TRACKED = "Experiment tracker that follows the runs: mlflow, tensorboard or wandb. Repeat for more; by default none."
+Track = Annotated[list[str] | None, option(TRACKED, "--track")]
 Format = Annotated[str, option("Form of the output: table or json.")]
 
 

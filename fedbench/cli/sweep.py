@@ -40,6 +40,7 @@ def sweep(
     isolate: opt.Isolate = False,
     canonical: opt.Canonical = False,
     keep_states: opt.KeepStates = None,
+    track: opt.Track = None,
     address: str | None = None,
     gpus_per_run: float = 0.0,
 ) -> None:
@@ -71,8 +72,10 @@ def sweep(
     from fedbench.executors.factory import require_known
     from fedbench.results.store import Store
     from fedbench.sweep.drive import Sweep
+    from fedbench.sweep.follow import Following
     from fedbench.sweep.local import Options
     from fedbench.sweep.plan import Plan, runs
+    from fedbench.tracking.trackers import tracking
 
     opt.chosen("--engine", engine, ("local", "ray"))
     opt.chosen("--device", device, ("auto", "cpu", "cuda"))
@@ -106,12 +109,13 @@ def sweep(
     with (
         make_engine(engine, options, len(everything), address, gpus_per_run) as players,
         Store(folder) as store,
+        tracking(track or (), plan.title, folder) as trackers,
         watcher(console, cells, plan.seeds, table=False) as watch,
     ):
         tally = Sweep(
             engine=players,
             store=store,
-            watcher=watch,
+            watcher=Following(watch, trackers),
             chunk=chunk,
             retry_failed=retry_failed,
             canonical=canonical,

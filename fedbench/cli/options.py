@@ -88,7 +88,7 @@ KeepStates = Annotated[
     Path | None,
     option("Folder that keeps the states of canonical runs, for spot checks; by default none."),
 ]
-TRACKED = "Experiment tracker that follows the runs: mlflow, tensorboard or wandb. Repeat for more; by default none."
+TRACKED = "Tracker that follows the runs: mlflow, tensorboard or wandb. Repeat; by default none."
 Track = Annotated[list[str] | None, option(TRACKED, "--track")]
 Format = Annotated[str, option("Form of the output: table or json.")]
 

@@ -10,15 +10,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedbench.analysis.results import load
     from fedbench.core.registry import plugins, register
+    from fedbench.experiment.callbacks import Callback
     from fedbench.experiment.record import Record
     from fedbench.experiment.scenario import Scenario
     from fedbench.public.playing import play, sweep
 
     __version__: str
 
-__all__ = ["Record", "Scenario", "__version__", "load", "play", "plugins", "register", "sweep"]
+__all__ = [
+    "Callback",
+    "Record",
+    "Scenario",
+    "__version__",
+    "load",
+    "play",
+    "plugins",
+    "register",
+    "sweep",
+]
 
 _HOMES = {
+    "Callback": "fedbench.experiment.callbacks",
     "Record": "fedbench.experiment.record",
     "Scenario": "fedbench.experiment.scenario",
     "load": "fedbench.analysis.results",

@@ -251,11 +251,12 @@ class Perceptron(torch.nn.Module):
     def __init__(self, width: int = 16) -> None:
         super().__init__()
         self.inner = torch.nn.Linear(64, width)
+        self.norm = torch.nn.BatchNorm1d(width)
         self.outer = torch.nn.Linear(width, 10)
         self.register_buffer("calls", torch.tensor(0))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.outer(torch.relu(self.inner(x.flatten(1))))
+        out: torch.Tensor = self.outer(torch.relu(self.norm(self.inner(x.flatten(1)))))
         return out
 
 
@@ -263,8 +264,8 @@ def test_a_module_plays_and_its_trained_weights_go_back_into_it() -> None:
     scenario = Scenario(model=Perceptron, protocol="fedavg", **TINY | {"rounds": 3})
     assert re.fullmatch(r"perceptron-[0-9a-f]{16}", scenario.model)
     record, model = play(scenario, return_model=True)
-    assert record.parameters == 64 * 16 + 16 + 16 * 10 + 10
-    mine = Perceptron()
+    assert record.parameters == 64 * 16 + 16 + 4 * 16 + 16 * 10 + 10
+    mine = Perceptron().eval()
     mine.load_state_dict(model.state_dict())
     x = load_pool("digits").floats(torch.arange(20))
     assert torch.allclose(mine(x).softmax(dim=1), model.predict(x), atol=1e-6)

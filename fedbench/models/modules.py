@@ -205,6 +205,11 @@ class ModuleNet(Network):
         return self.table
 
     @property
+    def untrained(self) -> Tree:
+        """Frozen parameters and buffers of the module, as they were given."""
+        return {n: x for n, x in self.module.state_dict().items() if n not in self.table}
+
+    @property
     def title(self) -> str:
         """Name of the module's class, with a digest of its layers."""
         digest = hashlib.sha256(repr(self.module).encode()).hexdigest()[:12]

@@ -250,6 +250,46 @@ def test_an_isolated_plugin_finds_nothing_that_it_was_not_shown(install: Install
     assert int(here.notes["scenarios"]) > 0 < int(here.findings["scenarios"])
 
 
+READER = """
+from dataclasses import dataclass
+from pathlib import Path
+import socket
+import subprocess
+import numpy as np
+from sklearn.datasets import load_digits
+from fedbench.api import Attack
+
+@dataclass(frozen=True, kw_only=True)
+class Reader(Attack):
+    how: str = "digits"
+
+    def craft(self, view, memory):
+        if self.how == "digits":
+            load_digits()
+        elif self.how == "file":
+            np.load(Path(__file__).with_name("answers.npy"))
+        elif self.how == "dataset":
+            from fedbench.experiment.prepare import load_pool
+            load_pool("mnist-5k")
+        elif self.how == "network":
+            socket.create_connection(("127.0.0.1", 9))
+        elif self.how == "program":
+            subprocess.run(["cat", "/etc/hostname"])
+        return view.own, memory
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["digits", "file", "dataset", "network", "program", "nothing"])
+def test_an_isolated_plugin_cannot_read_the_test_data(how: str, install: Install) -> None:
+    install(READER, {"reader": "Reader"})
+    if how == "nothing":
+        assert run(attack="reader:how=nothing", rounds=1).result.accuracy > 0
+        return
+    with pytest.raises(PluginError, match=r"an isolated plug-in must (open no data|compute only)"):
+        run(attack=f"reader:how={how}", rounds=1)
+
+
 @pytest.mark.slow
 def test_the_command_isolates_in_its_workers(install: Install, tmp_path: Path) -> None:
     given = install(SPIES, PLUGINS)

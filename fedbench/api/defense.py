@@ -233,8 +233,9 @@ class Defense(Stage, ABC, Generic[State]):
 
 def require_f(stage: Stage) -> None:
     """Raise `ConfigError` for an ``f`` that is open: outside of a run nobody declares a share."""
-    if getattr(stage, "f", 0) is None:
-        name = type(stage).__name__
+    name = type(stage).__name__
+    fields = getattr(type(stage), "__dataclass_fields__", {})
+    if "f" in fields and getattr(stage, "f", 0) is None:
         raise ConfigError(
             f"{name}.f must be given outside of a run, which declares a share, got None; "
             f"write {name}(f=2)"

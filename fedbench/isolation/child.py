@@ -25,6 +25,7 @@ from torch import Tensor
 from fedbench.api import Attack, AttackView, Chain, Defense, Gradient, Local, Oracle, ServerView
 from fedbench.core import errors, registry
 from fedbench.core.rng import Key
+from fedbench.isolation.files import open_no_data
 from fedbench.isolation.plain import APART, DIFFERENTIATED, REHEARSED, write
 from fedbench.payload import Payload, Spec, require_same_form
 
@@ -127,6 +128,7 @@ class Guest:
 
     def on_load(self, kind: str, text: str, threads: int) -> dict[str, Any]:
         torch.set_num_threads(threads)
+        open_no_data()
         self.plugin = registry.load(kind, text)
         self.name = registry.split(text)[0]
         return self.described()

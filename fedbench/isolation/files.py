@@ -1,0 +1,63 @@
+"""Files, sockets and programs that an isolated process may open: code, and what comes with it.
+
+Test data lie in files that anybody can read, and a plug-in that reads them knows the answers. An
+audit hook of Python sees what Python opens, and cannot be taken away. Machine code that a plug-in
+brings along is not seen.
+"""
+
+import os
+import sys
+from importlib.machinery import all_suffixes
+from pathlib import Path
+
+CODE = (*all_suffixes(), ".pth", ".dll", ".dylib")
+METADATA = ("METADATA", "PKG-INFO", "entry_points.txt", "RECORD", "direct_url.json")
+PLACES = ("/proc", "/sys", "/dev", "/usr/share/zoneinfo", sys.prefix, sys.base_prefix)
+# What data lie in, wherever they are: packages bring data sets along.
+DATA = (
+    *(".npz", ".npy", ".csv", ".tsv", ".gz", ".bz2", ".xz", ".zip", ".tar", ".parquet", ".arrow"),
+    *(".feather", ".h5", ".hdf5", ".pt", ".ckpt", ".safetensors", ".pkl", ".pickle", ".jsonl"),
+    *(".bin", ".idx", ".mat", ".arff", ".data", "-ubyte"),
+)
+# What leads out of the process, beside files.
+REFUSED = (
+    *("socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto", "subprocess.Popen"),
+    *("os.exec", "os.posix_spawn", "os.spawn", "os.system"),
+)
+
+
+def open_no_data() -> None:
+    """Refuse, from now on and in every thread and fork, to open what may be data.
+
+    What is refused raises `PermissionError` where it was tried.
+    """
+    sys.dont_write_bytecode = True
+    sys.addaudithook(_refuse)
+
+
+def may_open(path: object) -> bool:
+    """Tell whether a path is that of code, or of a package or the system and not that of data.
+
+    >>> may_open("/lib/module.py"), may_open("/data/labels.txt"), may_open("/dev/null")
+    (True, False, True)
+    >>> may_open(sys.prefix + "/lib/x/style.css"), may_open(sys.prefix + "/lib/x/digits.csv.gz")
+    (True, False)
+    """
+    if isinstance(path, int):  # an open file
+        return True
+    text = os.fsdecode(path) if isinstance(path, bytes | str | os.PathLike) else ""
+    real = Path(os.path.realpath(text))
+    within = any(real.is_relative_to(os.path.realpath(folder)) for folder in PLACES)
+    return (
+        real.name.endswith(CODE)
+        or real.name in METADATA
+        or (within and not real.name.lower().endswith(DATA))
+    )
+
+
+def _refuse(event: str, arguments: tuple[object, ...]) -> None:
+    """Raise `PermissionError` for what an isolated process may not do."""
+    if event in REFUSED:
+        raise PermissionError(f"an isolated plug-in must compute only, got {event}")
+    if event == "open" and not may_open(arguments[0]):
+        raise PermissionError(f"an isolated plug-in must open no data, got {arguments[0]!r}")

@@ -1,6 +1,5 @@
-"""Contract tests of payloads, attacks, protocols and privacy mechanisms."""
+"""Contract tests of payloads, attacks and protocols."""
 
-import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,16 +16,17 @@ from fedbench.adversary import threat_model
 from fedbench.adversary.rehearsal import rehearsal
 from fedbench.api import (
     Attack,
+    Batches,
     Defense,
     Deployed,
     Local,
-    Mechanism,
     Rehearsal,
     ServerView,
     Shared,
     hooks,
 )
 from fedbench.api.protocol import DpEvent, Gradient, Protocol, Release
+from fedbench.core.blame import title
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Layout, Tree
 from fedbench.executors.training import Client, Loop, Schedule
@@ -37,11 +37,18 @@ from fedbench.payload.levels import bucket_lengths, scales_of
 from fedbench.payload.sparse import Alive
 from fedbench.privacy.clients import compress
 from fedbench.protocols.fedavg import FedAvg
+from fedbench.testing.classes import (
+    must_be,
+    must_be_alphabets,
+    must_name_fields,
+    must_send_one_alphabet,
+)
 
 P = TypeVar("P", bound=Protocol[Any])
 
 NETWORK = ConvNet((1, 4, 4), ((3,),), (5,), 3)  # 27, 60 and 15 weights
 SIZES = (27, 60, 15)
+EXAMPLE_RELEASE = Release(d=102, size=40, batch_size=8, steps=10, clients=500, per_round=200)
 
 
 def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
@@ -225,8 +232,15 @@ def check_attack(attack: Attack, defense: Defense[Any]) -> None:
     adversary without clients changes nothing. If it trains, its images, labels and gradients have
     the form of those that it was given; what it learns is a finite tensor that keeps its form.
     """
+    must_be("attack", attack, "check_attack")
+    must_be("defense", defense, "check_attack")
+    must_be_alphabets(attack, "accepts", attack.accepts)
+    must_name_fields(attack, "choices", attack.choices)
+    for name, params in attack.variants.items():
+        must_name_fields(attack, f"variants[{name!r}]", params)
     _check_training(attack)
     _check_learning(attack, defense)
+    _check_trigger(attack)
     for payload in example_payloads():
         if not isinstance(payload, attack.accepts) or defense.refuses(type(payload)):
             continue
@@ -280,6 +294,14 @@ def _check_learning(attack: Attack, defense: Defense[Any]) -> None:
         hooks.trigger(attack, client.x, y, NETWORK.classes, learned)
 
 
+def _check_trigger(attack: Attack) -> None:
+    """Have it stamp test images, before it has learned anything."""
+    if type(attack).trigger is Attack.trigger:
+        return
+    images = Key(14).normal(20, 1, 8, 8)
+    hooks.trigger(attack, images, torch.arange(20) % 10, 10, None)
+
+
 def _check_training(attack: Attack) -> None:
     """Poison a client's data and train two steps on them, as a run would."""
     if not attack.trains:
@@ -290,6 +312,15 @@ def _check_training(attack: Attack) -> None:
     local = Local(tree, tree, part=0, parts=1, step=0, key=key, **public)
     images = key.fold("x").normal(10, *NETWORK.image)
     x, y = hooks.poison(attack, images, torch.arange(10), local, client=0)
+
+    given = plain_gradient(len(x))
+    grad = hooks.wrap_grad(attack, given, local=local, client=0)
+    for _ in range(local.steps):
+        grad(tree, x, y, key)
+
+
+def plain_gradient(batch_size: int) -> Gradient:
+    """Return a gradient of trees of `NETWORK` that is the tree plus 1, whatever the batch."""
 
     def batch(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
         return {name: leaf + 1 for name, leaf in tree.items()}
@@ -304,10 +335,7 @@ def _check_training(attack: Attack) -> None:
         assert slope.shape == features(tree, x, y, key).shape
         return batch(tree, x, y, key)
 
-    given = Gradient(batch, each, len(x), features, pull)
-    grad = hooks.wrap_grad(attack, given, local=local, client=0)
-    for _ in range(local.steps):
-        grad(tree, x, y, key)
+    return Gradient(batch, each, batch_size, features, pull)
 
 
 def example_clients(protocol: Protocol[Any], shared: Shared, n: int = 4) -> list[Client]:
@@ -386,8 +414,12 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     in the messages made of them; messages keep the laws of payloads; the server's state goes in
     and comes out; the model computes.
     """
+    must_be("protocol", protocol, "check_protocol")
+    must_send_one_alphabet(protocol)
     shared = Shared(NETWORK, 3, torch.device("cpu"))
+    _check_start(protocol, shared)
     clients = example_clients(protocol, shared)
+    _check_local_update(protocol, shared, clients[0])
     schedule = Schedule(epochs=2, batch_size=4)
     keys = [client.key for client in clients]
     precise = in_float64(protocol)
@@ -404,7 +436,11 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     check_payload(payload)
 
     if protocol.agreed is not None:
-        known = protocol.memory(shared)[protocol.agreed]
+        blank = protocol.memory(shared)
+        assert protocol.agreed in blank, (
+            f"{title(protocol)}: agreed must name a tensor of memory, got {protocol.agreed!r}"
+        )
+        known = blank[protocol.agreed]
         assert known.shape == payload.values().shape[1:], "what is agreed on is a row of values"
 
     state = protocol.init(shared)
@@ -422,74 +458,41 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     assert hooks.ask(protocol, "model_bits", int, shared, state) > 0
 
 
-def check_mechanism(mechanism: Mechanism, protocol: Protocol[Any]) -> None:
-    """Play a mechanism through one round of a protocol that it fits.
-
-    A client's protection depends on its update and key alone, not on the others nor their order;
-    the same keys give the same numbers; it writes into nothing that it was handed; an update that
-    is not finite becomes a message that is; messages stay legal and of the same form; its event is
-    data, equal for equal rounds.
-    """
-    shared = Shared(NETWORK, 3, torch.device("cpu"))
-    release = Release(d=102, size=40, batch_size=8, steps=10, clients=500, per_round=200)
-    event = hooks.ask(mechanism, "event", (DpEvent, type(None)), release)
-    assert hash(event) == hash(mechanism.event(release)), "an event is hashed by value"
-    clients = example_clients(protocol, shared)
-    schedule = Schedule(epochs=1, batch_size=4, coins=mechanism.batches == "poisson")
-    wrapped = [replace(client, wrap_grad=mechanism.wrap_grad) for client in clients]
-    with hooks.Hook(protocol, "local_update"):
-        updates, memory = Loop(protocol, shared, schedule).train(wrapped)
-    assert bool(torch.isfinite(updates).all())
-
-    broadcast = protocol.broadcast(shared, protocol.init(shared), range(len(clients)), Key(7))
-    reference = protocol.idle(shared, broadcast).expand(len(updates), -1)
-    keys = [client.key.fold("privacy") for client in clients]
-    protected = _updates(mechanism, updates, reference, keys)
-    broken = updates.clone()
-    broken[0, 0] = torch.nan
-    if type(mechanism).on_updates is not Mechanism.on_updates:
-        heard, _ = protocol.message(
-            shared, _updates(mechanism, broken, reference, keys), [c.key for c in clients], memory
-        )
-        assert bool(heard.passes("finite").all()), "an update that is not finite comes through"
-
-    payload, _ = protocol.message(shared, protected, [c.key for c in clients], memory)
-    sent = hooks.on_payload(mechanism, payload, keys)
-    sent.check()
-    assert same(sent, mechanism.on_payload(payload, keys)), "not a function of its keys"
-    _aggregate(mechanism, sent)
+def _check_start(protocol: Protocol[Any], shared: Shared) -> None:
+    """Require the forms of what both ends have before a client trains."""
+    state = hooks.ask(protocol, "init", object, shared)
+    hooks.ask(protocol, "trained", Layout, shared)
+    for name in ("memory", "frozen"):
+        hook = hooks.Hook(protocol, name)
+        answer = hook(shared)
+        hook.must(hooks.is_tree(answer), "a dict of tensors", answer, "write: return {}")
+    sent = hooks.broadcast(protocol, shared, state, range(4), Key(7))
+    hook = hooks.Hook(protocol, "receive")
+    tree = hook(shared, sent.take([0]))
+    hook.must(hooks.is_tree(tree), "a dict of tensors, which a client trains", tree)
+    wide = protocol.trained(shared).d
+    idle = hooks.ask(protocol, "idle", Tensor, shared, sent)
+    good = idle.shape == (len(sent), wide)
+    hooks.Hook(protocol, "idle").must(good, f"updates ({len(sent)}, {wide})", idle)
+    hooks.ask(protocol, "event", (DpEvent, type(None)), EXAMPLE_RELEASE)
 
 
-def _updates(
-    mechanism: Mechanism, updates: Tensor, reference: Tensor, keys: Sequence[Key]
-) -> Tensor:
-    """Return `on_updates`, called three ways that must agree."""
-    before = updates.clone()
-    out, _ = hooks.on_updates(mechanism, updates, reference, keys, mechanism.init())
-    assert torch.equal(updates.nan_to_num(), before.nan_to_num()), "input was written into"
-    again, _ = mechanism.on_updates(updates, reference, keys, mechanism.init())
-    torch.testing.assert_close(again, out, equal_nan=True, msg="not a function of its keys")
-    order = [2, 0, 3, 1]
-    turned, _ = mechanism.on_updates(
-        updates[order], reference[order], [keys[i] for i in order], mechanism.init()
-    )
-    torch.testing.assert_close(
-        turned, out[order], equal_nan=True, msg="a client's noise depends on other clients"
-    )
-    return out
+def _check_local_update(protocol: Protocol[Any], shared: Shared, client: Client) -> None:
+    """Require a tree of what is trained and a memory, of a client whose gradient is 0."""
+    batches = Batches([(client.x[:4], client.y[:4])])
 
+    def still(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+        return {name: torch.zeros_like(leaf) for name, leaf in tree.items()}
 
-def _aggregate(mechanism: Mechanism, received: Payload) -> None:
-    n = len(received)
-    view = ServerView(torch.ones(n, dtype=torch.float64), received.take([0]), 0, Key(1), n)
-    mean = received.values().double().mean(dim=0)
-    before = mean.clone()
-    state = mechanism.init()
-    out, _ = hooks.on_aggregate(mechanism, mean, received, view, Key(2), copy.deepcopy(state))
-    assert bool(torch.isfinite(out).all())
-    assert torch.equal(mean, before), "the aggregate was written into"
-    again, _ = mechanism.on_aggregate(mean, received, view, Key(2), copy.deepcopy(state))
-    assert torch.equal(again, out), "not a function of its key"
-    if mechanism.central:
-        other, _ = mechanism.on_aggregate(mean, received, view, Key(3), copy.deepcopy(state))
-        assert not torch.equal(other, out), "central noise must be fresh in every round"
+    hook = hooks.Hook(protocol, "local_update")
+    given = (dict(client.tree), batches, still, client.key, dict(client.memory))
+    tree, memory = hook.pair(*given, remedy="write: return tree, memory")
+    hook.must(hooks.is_tree(tree), "(a dict of tensors, memory)", tree)
+    layout = protocol.trained(shared)
+    wanted = dict(zip(layout.names, layout.shapes, strict=True))
+    got = {name: tuple(leaf.shape) for name, leaf in tree.items()}
+    for name, form in wanted.items():
+        hook.must(got.get(name) == form, f"{name} of shape {form}", got.get(name))
+    names = sorted(protocol.memory(shared))
+    good = hooks.is_tree(memory) and sorted(memory) == names
+    hook.must(good, f"a memory with the names {names}", memory, "write: return tree, memory")

@@ -52,7 +52,7 @@ def _is_about_none(error: BaseException) -> bool:
 
 
 def _reads(error: BaseException, name: str) -> bool:
-    """Return whether a line on the way to the error, or a function where there is none, reads it."""
+    """Return whether a line on the way to the error reads it; without source a function."""
     for frame, number in traceback.walk_tb(error.__traceback__):
         lines = traceback.StackSummary.extract([(frame, number)])
         text = lines[0].line if lines else ""

@@ -6,9 +6,10 @@ Each raises an AssertionError of one line: the plug-in, the rule, what was got, 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import Any
 
-from fedbench.api import Attack, Defense, Mechanism, Prefilter, Protocol
+from fedbench.api import Attack, Chain, Defense, Mechanism, Prefilter, Protocol
 from fedbench.core.blame import shown, title
 from fedbench.payload import Payload
 
@@ -30,15 +31,19 @@ def must_be(kind: str, plugin: object, caller: str) -> None:
         made = f"write {plugin.__name__}()"
         raise AssertionError(f"{caller} must be given an instance, got a class; {made}")
     good = isinstance(plugin, contract)
-    assert good, f"{caller} must be given a {kind}, got {shown(plugin)}; let it inherit {name}"
+    article = "an" if kind == "attack" else "a"
+    got = shown(plugin)
+    assert good, f"{caller} must be given {article} {kind}, got {got}; let it inherit {name}"
+    if isinstance(plugin, Chain):
+        return  # made of such by the harness
     cls = type(plugin)
     params = getattr(cls, "__dataclass_params__", None)
     remedy = "write @dataclass(frozen=True, kw_only=True) above the class"
     frozen = params is not None and params.frozen
     got = "no dataclass" if params is None else "one that can be written into"
     assert frozen, f"{title(plugin)} must be a frozen dataclass, got {got}; {remedy}"
-    own = set(cls.__dict__.get("__annotations__", {})) - set(cls.__dataclass_fields__)  # type: ignore[attr-defined]
-    undecorated = {name for name in own if "ClassVar" not in str(cls.__annotations__[name])}
+    own = {n for n, hint in inspect.get_annotations(cls).items() if "ClassVar" not in str(hint)}
+    undecorated = own - {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     assert not undecorated, (
         f"{title(plugin)} must have its parameters as fields, got {min(undecorated)!r} outside of "
         f"the dataclass; {remedy}"

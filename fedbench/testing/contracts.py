@@ -1,4 +1,4 @@
-"""Contract tests of payloads, attacks and protocols."""
+"""Contract tests of payloads and attacks, and the examples that all contract tests use."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -16,7 +16,6 @@ from fedbench.adversary import threat_model
 from fedbench.adversary.rehearsal import rehearsal
 from fedbench.api import (
     Attack,
-    Batches,
     Defense,
     Deployed,
     Local,
@@ -25,23 +24,19 @@ from fedbench.api import (
     Shared,
     hooks,
 )
-from fedbench.api.protocol import DpEvent, Gradient, Protocol, Release
-from fedbench.core.blame import title
+from fedbench.api.protocol import Gradient, Protocol, Release
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Layout, Tree
 from fedbench.executors.training import Client, Loop, Schedule
-from fedbench.executors.vmap import Stacked
 from fedbench.models.network import ConvNet
 from fedbench.payload import Payload, identical, ranking, same
 from fedbench.payload.levels import bucket_lengths, scales_of
 from fedbench.payload.sparse import Alive
-from fedbench.privacy.clients import compress
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.testing.classes import (
     must_be,
     must_be_alphabets,
     must_name_fields,
-    must_send_one_alphabet,
 )
 
 P = TypeVar("P", bound=Protocol[Any])
@@ -252,7 +247,9 @@ def check_attack(attack: Attack, defense: Defense[Any]) -> None:
         assert packets[2:] == before[2:], f"{name}: rewrote rows of others"
         assert payload.encode() == before, f"{name}: wrote into what it was shown"
         again = threat_model.forge(attack, context, {}).among(payload)
-        assert packets == again, f"{name}: not a function of its view"
+        assert packets == again, (
+            f"{name}: not a function of its view; draw from view.key, remember in memory"
+        )
         nobody = example_context(payload, defense, rows=())
         unchanged = threat_model.forge(attack, nobody, {}).among(payload)
         assert unchanged == before, f"{name}: an attack by nobody changed something"
@@ -405,94 +402,3 @@ def assert_rounded_alike(ours: Any, theirs: Any, what: str = "two ways of comput
         assert mine.dtype == other.dtype == torch.float64, f"{what} are compared in float64"
         largest = float(other.abs().max()) if other.numel() else 0.0
         torch.testing.assert_close(mine, other, rtol=0, atol=2.0**-30 * largest, msg=what)
-
-
-def check_protocol(protocol: Protocol[Any]) -> None:
-    """Play a protocol through one round of `NETWORK`.
-
-    In float64 the loop and the stacked executor agree but for rounding, in updates, in memories and
-    in the messages made of them; messages keep the laws of payloads; the server's state goes in
-    and comes out; the model computes.
-    """
-    must_be("protocol", protocol, "check_protocol")
-    must_send_one_alphabet(protocol)
-    shared = Shared(NETWORK, 3, torch.device("cpu"))
-    _check_start(protocol, shared)
-    clients = example_clients(protocol, shared)
-    _check_local_update(protocol, shared, clients[0])
-    schedule = Schedule(epochs=2, batch_size=4)
-    keys = [client.key for client in clients]
-    precise = in_float64(protocol)
-    ways = []
-    for engine in (Loop, Stacked):
-        with hooks.Hook(protocol, "local_update"):
-            rows, memory = engine(precise, shared, schedule).train(doubled(clients))
-        message, _ = hooks.message(protocol, shared, rows, keys, memory)
-        ways.append((rows, memory, message.values().double()))
-    assert_rounded_alike(ways[1], ways[0], "loop and stacked")
-
-    updates, memory = Loop(protocol, shared, schedule).train(clients)
-    payload, _ = hooks.message(protocol, shared, updates, keys, memory)
-    check_payload(payload)
-
-    if protocol.agreed is not None:
-        blank = protocol.memory(shared)
-        assert protocol.agreed in blank, (
-            f"{title(protocol)}: agreed must name a tensor of memory, got {protocol.agreed!r}"
-        )
-        known = blank[protocol.agreed]
-        assert known.shape == payload.values().shape[1:], "what is agreed on is a row of values"
-
-    state = protocol.init(shared)
-    broadcast = hooks.broadcast(protocol, shared, state, range(len(clients)), Key(9))
-    check_payload(broadcast)
-    absent, forgotten = compress(protocol, shared, updates[:0], [], [], broadcast)
-    assert (len(absent), len(forgotten)) == (0, 0), "a round without clients must have a form"
-    assert isinstance(absent, protocol.sends)
-    aggregate = payload.values().double().mean(dim=0)
-    sizes = (aggregate, len(clients), Key(10))
-    state = hooks.ask(protocol, "server_step", object, shared, state, *sizes)
-    model = hooks.model(protocol, NETWORK.shapes, shared, state, Key(11))
-    for tree in [model] if isinstance(model, dict) else model:
-        assert bool(torch.isfinite(NETWORK.logits(tree, clients[0].x)).all())
-    assert hooks.ask(protocol, "model_bits", int, shared, state) > 0
-
-
-def _check_start(protocol: Protocol[Any], shared: Shared) -> None:
-    """Require the forms of what both ends have before a client trains."""
-    state = hooks.ask(protocol, "init", object, shared)
-    hooks.ask(protocol, "trained", Layout, shared)
-    for name in ("memory", "frozen"):
-        hook = hooks.Hook(protocol, name)
-        answer = hook(shared)
-        hook.must(hooks.is_tree(answer), "a dict of tensors", answer, "write: return {}")
-    sent = hooks.broadcast(protocol, shared, state, range(4), Key(7))
-    hook = hooks.Hook(protocol, "receive")
-    tree = hook(shared, sent.take([0]))
-    hook.must(hooks.is_tree(tree), "a dict of tensors, which a client trains", tree)
-    wide = protocol.trained(shared).d
-    idle = hooks.ask(protocol, "idle", Tensor, shared, sent)
-    good = idle.shape == (len(sent), wide)
-    hooks.Hook(protocol, "idle").must(good, f"updates ({len(sent)}, {wide})", idle)
-    hooks.ask(protocol, "event", (DpEvent, type(None)), EXAMPLE_RELEASE)
-
-
-def _check_local_update(protocol: Protocol[Any], shared: Shared, client: Client) -> None:
-    """Require a tree of what is trained and a memory, of a client whose gradient is 0."""
-    batches = Batches([(client.x[:4], client.y[:4])])
-
-    def still(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-        return {name: torch.zeros_like(leaf) for name, leaf in tree.items()}
-
-    hook = hooks.Hook(protocol, "local_update")
-    given = (dict(client.tree), batches, still, client.key, dict(client.memory))
-    tree, memory = hook.pair(*given, remedy="write: return tree, memory")
-    hook.must(hooks.is_tree(tree), "(a dict of tensors, memory)", tree)
-    layout = protocol.trained(shared)
-    wanted = dict(zip(layout.names, layout.shapes, strict=True))
-    got = {name: tuple(leaf.shape) for name, leaf in tree.items()}
-    for name, form in wanted.items():
-        hook.must(got.get(name) == form, f"{name} of shape {form}", got.get(name))
-    names = sorted(protocol.memory(shared))
-    good = hooks.is_tree(memory) and sorted(memory) == names
-    hook.must(good, f"a memory with the names {names}", memory, "write: return tree, memory")

@@ -37,7 +37,10 @@ def check_mechanism(mechanism: Mechanism, protocol: Protocol[Any]) -> None:
     advice = "write @dataclass(frozen=True) above its class, and tuples for lists"
     assert by_value, f"{title(mechanism)}: event must be hashed and compared by value; {advice}"
     average = registry.load("defense", protocol.default_defense)
-    hooks.ask(mechanism, "misfit", (str, type(None)), protocol, average, shared)
+    why = hooks.ask(mechanism, "misfit", (str, type(None)), protocol, average, shared)
+    assert why is None, (
+        f"check_mechanism must be given a protocol that fits: {title(mechanism)} {why}"
+    )
     hooks.ask(mechanism, "message_bits", int)
     hooks.ask(mechanism, "init", object)
     _check_wrap_grad(mechanism)

@@ -578,7 +578,10 @@ def test_contract_tests_of_protocols_and_mechanisms_blame_the_hook_that_was_wron
             "write: return tree, mem",
         ),
         (partial(check_protocol, protocol(local_update=lambda t, *_: ({}, {}))), "return conv1 of"),
-        (partial(check_protocol, protocol(local_update=lambda t, *_: (t, None))), "a memory with"),
+        (
+            partial(check_protocol, protocol(local_update=lambda t, *_: (t, None))),
+            "a memory of tensors",
+        ),
         (partial(check_protocol, protocol(memory=lambda s: [])), "memory must return a dict of"),
         (partial(check_protocol, protocol(receive=nothing)), "receive must return a dict of"),
         (partial(check_protocol, protocol(broadcast=nothing)), "broadcast must return Payload"),

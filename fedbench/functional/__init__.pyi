@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from fedbench.api import Defense, Findings
+from fedbench.api import Defense
+from fedbench.api import Findings as Findings
 from fedbench.core.rng import Key
 from fedbench.functional.attacks import attack as attack
 from fedbench.functional.budgets import epsilon as epsilon
@@ -167,6 +168,8 @@ def centered_clipping(
     tau: float | None = None,
     steps: int = 1,
     state: Any = None,
+    model: Vector | None = None,
+    step: int = 0,
     findings: Findings | None = None,
 ) -> tuple[Any, Any]:
     """Iterate ``v <- v + 1/n sum_i (x_i - v) min(1, tau / |x_i - v|)`` from the last round's ``v``.
@@ -177,6 +180,8 @@ def centered_clipping(
             from ``v``.
         steps: Steps a round, the paper's ``L``.
         state: State that the last round returned; None before the first.
+        model: Weights that the server sent, in the form of a row.
+        step: Round, from 0.
         findings: Object that the rule's findings are written to.
 
     Returns:
@@ -285,7 +290,7 @@ def crfl(
     x: Rows,
     *,
     key: int | Key | None,
-    model: Vector,
+    model: Vector | None,
     c: float = 15.0,
     growth: float = 0.0,
     noise: float = 0.01,
@@ -354,7 +359,7 @@ def deepsight(
     x: Rows,
     *,
     key: int | Key | None,
-    model: Vector,
+    model: Vector | None,
     network: Network,
     samples: int = 1000,
     seeds: int = 3,
@@ -813,7 +818,7 @@ class _fedmrn(Codec):
         """Clients look for their update within random noise, and send one bit a weight and a seed.
 
         Biased; relative squared error depends on the noise: its magnitude must be that of the
-        update; at most 1 bit, and 64 for the seed, a coordinate.
+        update; about 1 bit, entropy-coded, and 64 for the seed, a coordinate.
 
         Args:
             x: A tensor or an array of any shape, or a state dict of floats.
@@ -904,7 +909,7 @@ class _fedmrns(Codec):
         """FedMRN whose masks are signs: the update is noise, kept or negated.
 
         Biased; relative squared error depends on the noise: its magnitude must be that of the
-        update; at most 1 bit, and 64 for the seed, a coordinate.
+        update; about 1 bit, entropy-coded, and 64 for the seed, a coordinate.
 
         Args:
             x: A tensor or an array of any shape, or a state dict of floats.
@@ -1096,6 +1101,8 @@ def fldetector(
     window: int = 10,
     weights: Sequence[float] | Tensor | None = None,
     state: Any = None,
+    model: Vector | None = None,
+    step: int = 0,
     findings: Findings | None = None,
 ) -> tuple[Any, Any]:
     """Average the clients whose updates are not farther from what their last ones predict.
@@ -1108,6 +1115,8 @@ def fldetector(
             ``N``.
         weights: Sizes of the clients, by default 1.
         state: State that the last round returned; None before the first.
+        model: Weights that the server sent, in the form of a row.
+        step: Round, from 0.
         findings: Object that the rule's findings are written to.
 
     Returns:
@@ -1132,6 +1141,8 @@ def foolsgold(
     ids: Sequence[int] | Tensor,
     kappa: float = 1.0,
     state: Any = None,
+    model: Vector | None = None,
+    step: int = 0,
     findings: Findings | None = None,
 ) -> tuple[Any, Any]:
     """Compute ``sum_i a_i x_i / sum_i a_i``, ``a_i`` small if another client's history is parallel.
@@ -1141,6 +1152,8 @@ def foolsgold(
         ids: Number of each row's client, the same in every round.
         kappa: Confidence: how steeply weights fall.
         state: State that the last round returned; None before the first.
+        model: Weights that the server sent, in the form of a row.
+        step: Round, from 0.
         findings: Object that the rule's findings are written to.
 
     Returns:

@@ -78,7 +78,7 @@ def attack(plugin: str | type[Attack]) -> Callable[..., Any]:
     """Return the function of an attack, by the name of an installed one or by its class.
 
     >>> import torch
-    >>> attack("ipm")(torch.tensor([[1.0], [3.0]]), m=1, scale=1.0)
+    >>> attack("ipm")(torch.tensor([[1.0], [3.0]]), m=1, eps=1.0)
     tensor([[-2.]])
 
     Raises:
@@ -223,7 +223,7 @@ def _context(
     broadcast: Payload = Absent(torch.zeros(1, form.d))
     if given.get("model") is not None:
         like = f"{label}(honest)"
-        model = forms.read_row(f"{label}(model=)", given["model"], form, like)
+        model = forms.read_row(f"{label}(model=)", given["model"], form, like, real=True)
         broadcast = FloatVectors(model.to(torch.float32)[None])
     rule = rule_of(label, given.get("defense"), payload)
     updates = payload.values().to(torch.float32)

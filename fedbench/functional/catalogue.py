@@ -165,7 +165,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from fedbench.api import Defense, Findings
+from fedbench.api import Defense
+from fedbench.api import Findings as Findings
 from fedbench.core.rng import Key
 from fedbench.functional.attacks import attack as attack
 from fedbench.functional.budgets import epsilon as epsilon

@@ -57,6 +57,6 @@ PROMISES = {
         f"1 - |x|_1**2 / (d |x|**2) over each layer, 1 - 2 / pi {_NORMAL}",
         "1 bit, and 32 for each layer,",
     ),
-    "fedmrn": Promise(False, _NOISE, "at most 1 bit, and 64 for the seed,"),
-    "fedmrns": Promise(False, _NOISE, "at most 1 bit, and 64 for the seed,"),
+    "fedmrn": Promise(False, _NOISE, "about 1 bit, entropy-coded, and 64 for the seed,"),
+    "fedmrns": Promise(False, _NOISE, "about 1 bit, entropy-coded, and 64 for the seed,"),
 }

@@ -24,6 +24,7 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError, NoTheorem
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Layout
+from fedbench.data import archives
 from fedbench.functional import catalogue
 from fedbench.functional.__main__ import HERE, MARK, PAGE
 from fedbench.functional.attacks import arguments_of
@@ -619,3 +620,28 @@ def test_rows_are_read_without_a_copy_and_never_written_into() -> None:
 def test_layers_of_a_codec_are_the_entries_of_its_vector() -> None:
     assert shared_of((3, 4), CPU).layout.sizes == (3, 4)
     assert isinstance(message(torch.zeros(1, 3, dtype=torch.int32), (3,)), Rankings)
+
+
+@pytest.mark.peers
+def test_functions_are_drop_ins_for_byzfl_s_rules() -> None:
+    archives.datasets()  # torchvision, which byzfl imports, is whole after this
+    import byzfl
+
+    x = draw(11, 9, 50).double().numpy()
+    first = {"root": x[0], "f": 2}
+    for theirs, ours in (
+        (byzfl.Average(), functional.mean(x)),
+        (byzfl.Median(), functional.median(x)),
+        (byzfl.TrMean(f=1), functional.trimmed_mean(x, f=1)),
+        (byzfl.Krum(f=2), functional.krum(x, f=2)),
+        (byzfl.Meamed(f=2), functional.meamed(x, f=2)),
+        (byzfl.MDA(f=2), functional.mda(x, f=2)),
+        (byzfl.CAF(f=2), functional.caf(x, f=2)),
+        (byzfl.MoNNA(f=2, idx=0), functional.nna(x[1:], **first)),
+        (byzfl.NNM(f=2), functional.nnm(x, f=2)),
+        (byzfl.Clipping(c=2.0), functional.clip(x, c=2.0)),
+        (byzfl.ARC(f=2), functional.arc(x, f=2)),
+    ):
+        answer = theirs(x)
+        assert type(ours) is type(answer)
+        np.testing.assert_allclose(ours, answer, atol=1e-12)

@@ -33,9 +33,16 @@ from fedbench.protocols.fedavg import FedAvg
 from fedbench.run import play_round
 from fedbench.sweeps.engine import crash
 from fedbench.sweeps.grid import Grid
-from fedbench.testing import check_attack, check_defense, check_mechanism, check_protocol
+from fedbench.testing import (
+    check_attack,
+    check_defense,
+    check_mechanism,
+    check_prefilter,
+    check_protocol,
+)
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean
+from fedbench_defenses.median import TrimmedMean
 
 # With seed 1 two of the four clients of the round are malicious.
 CLIENTS: dict[str, Any] = {"clients": 8, "per_round": 4, "malicious": 0.5, "seed": 1}
@@ -426,6 +433,183 @@ def test_contract_tests_say_in_one_line_what_a_hook_must_return(check: Any, hook
     text = error_of(partial(check, {hook: nothing}))
     assert f" of {HERE}: {hook} " in text
     assert "must return " in text
+
+
+def float_rows(rows: Any) -> FloatVectors:
+    return FloatVectors(rows)
+
+
+def told(check: Callable[[], object]) -> str:
+    """The one line of a contract test that fails, whoever it blames."""
+    with pytest.raises((PluginError, AssertionError)) as caught:
+        check()
+    text = str(caught.value)
+    assert len(text.splitlines()) == 1, text
+    assert "Traceback" not in text
+    return text
+
+
+KNOWING = {"needs": lambda: Knowledge("all", defense=True)}
+MISTAKES: list[tuple[dict[str, Any], str, str]] = [
+    # what craft does, what it did wrong in words, and what to do
+    ({"craft": lambda v, m: v.own}, "got a FloatVectors", "write: return messages, memory"),
+    ({"craft": lambda v, m: v.own.values()}, "got a tensor", "write: return messages, memory"),
+    ({"craft": lambda v, m: (v.own.values(), m)}, "got a tensor", "view.own.nearest(rows) makes"),
+    ({"craft": lambda v, m: (list(v.own.values()), m)}, "a list of 1", "view.own.nearest(rows)"),
+    ({"craft": lambda v, m: v.defense(v.own)}, "read view.defense", "defense=True) from needs"),
+    ({"craft": lambda v, m: v.state + 1}, "read view.state", "state=True) from needs"),
+    ({"craft": lambda v, m: v.rehearsal.x}, "read view.rehearsal", "data=True) from needs"),
+    ({"craft": lambda v, m: v.recruits.values()}, "read view.recruits", "let recruits be"),
+    ({"craft": lambda v, m: (v.own, m + 1)}, "'NoneType' and 'int'", "None before its first round"),
+    (KNOWING | {"craft": lambda v, m: v.defense(v.updates)}, "asked with messages", "got 'Tensor'"),
+    ({"poison": lambda x, y, local: x}, "got a tensor", "write: return images, labels"),
+    ({"trigger": lambda x, y: x}, "got a tensor", "None or (images, label)"),
+]
+
+
+def test_contract_tests_of_attacks_name_the_hook_what_was_got_and_what_to_do() -> None:
+    for methods, got, remedy in MISTAKES:
+        text = told(partial(check_attack, attack(**methods), Mean()))
+        hook = next(name for name in methods if name != "needs")
+        assert text.startswith(f"plug-in Hostile of {HERE}: {hook} "), text
+        assert got in text, text
+        assert remedy in text, text
+
+
+def test_an_error_that_has_nothing_to_do_with_what_is_undeclared_is_left_as_it_is() -> None:
+    def stumbles(view: AttackView, memory: Any) -> Any:
+        assert view.defense is None
+        return len(view.own) + "x"  # type: ignore[operator]
+
+    text = told(partial(check_attack, attack(craft=stumbles), Mean()))
+    assert text.endswith("raised TypeError: unsupported operand type(s) for +: 'int' and 'str'")
+
+
+def test_contract_tests_of_rules_show_no_more_than_a_run_would() -> None:
+    for field, trait in (("root", "root"), ("truth", "oracle"), ("network", "network")):
+        reads = reader_of(field)
+        text = told(partial(check_defense, rule(aggregate=reads)))
+        assert f"read view.{field}, which it did not declare" in text
+        assert text.endswith(f"; return Traits({trait}=True) from traits")
+    text = told(partial(check_defense, rule(aggregate=lambda r, s, v: r.values().mean(dim=0))))
+    assert text.endswith("; write: return answer, state")
+
+
+def reader_of(field: str) -> Callable[..., Any]:
+    """A rule's answer that needs this field of its view."""
+    readers: dict[str, Callable[..., Any]] = {
+        "root": lambda r, s, v: (v.root.values()[0], s),
+        "truth": lambda r, s, v: (r.values()[v.truth.nonzero()[0]], s),
+        "network": lambda r, s, v: (v.network.classes, s),
+    }
+    return readers[field]
+
+
+class Melting(Attack):
+    """Attack that is no dataclass."""
+
+    def craft(self, view: AttackView, memory: Any) -> Any:
+        return view.own, memory
+
+
+@dataclass
+class Molten(Melting):
+    """Attack whose parameters can be written into."""
+
+
+@dataclass(frozen=True)
+class Bare(Melting):
+    """Attack with a parameter that has no default."""
+
+    z: float
+
+
+class Undecorated(Mean):
+    """Rule whose parameter is no field, because its class has no decorator."""
+
+    c: float = 1.0
+
+
+def test_contract_tests_say_what_a_plug_in_must_be() -> None:
+    frozen = "write @dataclass(frozen=True, kw_only=True) above the class"
+    scattered = made("Vague", Attack, bound(craft=own) | {"accepts": FloatVectors})
+    odd = made("Vague", Attack, bound(craft=own) | {"choices": {"nope": (1,)}})
+    voiceless = made("Silent", FedAvg, {"sends": (FloatVectors,)})
+    of_attack: Any = check_attack
+    of_defense: Any = check_defense
+    of_prefilter: Any = check_prefilter
+    for check, rule_of_form, remedy in (
+        (partial(of_attack, Melting(), Mean()), "must be a frozen dataclass, got no", frozen),
+        (partial(of_attack, Molten(), Mean()), "must be a frozen dataclass, got one", frozen),
+        (partial(of_attack, Bare(1.0), Mean()), "a default for every field, got none", "z = "),
+        (partial(of_attack, Melting, Mean()), "an instance, got a class", "write Melting()"),
+        (partial(of_attack, Mean(), Mean()), "given an attack, got a Mean", "inherit Attack"),
+        (partial(of_attack, SignFlip(), None), "given a defense, got None", "inherit Defense"),
+        (partial(of_attack, scattered, Mean()), "accepts must be a tuple", "(FloatVectors,)"),
+        (partial(of_attack, odd, Mean()), "choices must name fields, got 'nope'", "fields: "),
+        (partial(of_defense, TrimmedMean()), "given an f, got TrimmedMean.f = None", "(f=2)"),
+        (partial(of_defense, Undecorated()), "parameters as fields, got 'c'", frozen),
+        (partial(of_defense, Mean), "an instance, got a class", "write Mean()"),
+        (partial(check_protocol, voiceless), "sends must be a type of messages", "sends = "),
+        (partial(of_prefilter, Mean(), Mean()), "a prefilter, got a Mean", "inherit Prefilter"),
+    ):
+        text = told(check)
+        assert rule_of_form in text, text
+        assert remedy in text, text
+
+
+def test_contract_tests_of_protocols_and_mechanisms_blame_the_hook_that_was_wrong() -> None:
+    def protocol(**hooks: Any) -> Any:
+        return made("Odd", FedAvg, bound(**hooks))
+
+    def mechanism(**hooks: Any) -> Any:
+        return made("Leaky", Mechanism, bound(**hooks))
+
+    double = lambda s, u, k, m: (float_rows(u.double()), m)  # noqa: E731
+    for check, problem in (
+        (partial(check_protocol, protocol(message=double)), "message must return legal messages"),
+        (partial(check_protocol, protocol(init=nothing)), "init must return the server's state"),
+        (
+            partial(check_protocol, protocol(server_step=nothing)),
+            "server_step must return the",
+        ),
+        (
+            partial(check_protocol, protocol(local_update=lambda t, *_: t)),
+            "write: return tree, mem",
+        ),
+        (partial(check_protocol, protocol(local_update=lambda t, *_: ({}, {}))), "return conv1 of"),
+        (
+            partial(check_protocol, protocol(local_update=lambda t, *_: (t, None))),
+            "a memory of tensors",
+        ),
+        (partial(check_protocol, protocol(memory=lambda s: [])), "memory must return a dict of"),
+        (partial(check_protocol, protocol(receive=nothing)), "receive must return a dict of"),
+        (partial(check_protocol, protocol(broadcast=nothing)), "broadcast must return Payload"),
+        (partial(check_protocol, protocol(idle=nothing)), "idle must return Tensor, got None"),
+        (
+            partial(check_mechanism, mechanism(wrap_grad=lambda g: nothing), FedAvg()),
+            "wrap_grad must return a function whose answer is a dict of tensors, got None",
+        ),
+        (
+            partial(check_mechanism, mechanism(on_updates=lambda u, *_: u), FedAvg()),
+            "write: return updates, state",
+        ),
+        (
+            partial(check_mechanism, mechanism(misfit=lambda *_: False), FedAvg()),
+            "misfit must return str or None, got False",
+        ),
+        (
+            partial(check_mechanism, made("Leaky", Mechanism, {"unit": "row"}), FedAvg()),
+            "unit must be client or example, got 'row'",
+        ),
+        (
+            partial(check_mechanism, made("Leaky", Mechanism, {"knob": ("z", 1, 2)}), FedAvg()),
+            "knob must name fields, got 'z'",
+        ),
+    ):
+        text = told(check)
+        assert text.startswith(("plug-in Odd of ", "plug-in Leaky of ")), text
+        assert problem in text, text
 
 
 @contextmanager

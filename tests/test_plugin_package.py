@@ -94,3 +94,16 @@ def test_a_plugin_whose_import_fails_is_one_line_and_spoils_nothing_else(site: P
     listed = run(site, "fedbench", "list", "attacks")
     assert listed.returncode == 0
     assert "sign-flip" in listed.stdout
+
+
+@pytest.mark.slow
+def test_an_installed_package_s_plug_in_has_a_function(site: Path) -> None:
+    code = (
+        "import torch; from fedbench import functional as F\n"
+        "print(F.shouting(torch.ones(3, 2), m=1, volume=2.0).tolist())\n"
+        "print('shouting' in dir(F), 'broken_one' in dir(F), 'volume' in F.shouting.__doc__)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(site)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stdout.splitlines() == ["[[2.0, 2.0]]", "True False True"], done.stderr

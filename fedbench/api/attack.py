@@ -118,6 +118,8 @@ class Oracle:
 
     def __call__(self, sent: Payload, draw: int = 0) -> Tensor:
         """Return the aggregate ``(k,)``; equal draws give equal answers."""
+        got = type(sent).__name__
+        require("AttackView.defense", got, isinstance(sent, Payload), "asked with messages")
         self.queries += 1
         return self.ask(sent, draw)
 

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fedbench.api import undeclared
+from fedbench.api.undeclared import advised
 from fedbench.core.blame import Hook as Hook
 from fedbench.core.blame import ask as ask
 from fedbench.core.blame import line, shown
@@ -74,7 +76,7 @@ def message(
     """Call `Protocol.message` and require a message of its alphabet and a memory for each row."""
     hook = Hook(protocol, "message")
     n = len(updates)
-    sent, remembered = hook.pair(shared, updates, *rest)
+    sent, remembered = hook.pair(shared, updates, *rest, remedy="write: return messages, memory")
     good = isinstance(sent, protocol.sends) and len(sent) == n
     hook.must(good, f"{n} {protocol.sends.__name__} and memories", sent)
     good = isinstance(remembered, Sequence) and len(remembered) == n
@@ -85,7 +87,7 @@ def message(
 def on_updates(mechanism: Mechanism, updates: Tensor, *rest: Any) -> tuple[Tensor, Any]:
     """Call `Mechanism.on_updates` and require rows of the same shape, and the next state."""
     hook = Hook(mechanism, "on_updates")
-    answer, after = hook.pair(updates, *rest)
+    answer, after = hook.pair(updates, *rest, remedy="write: return updates, state")
     hook.must(_alike(answer, updates), f"updates {tuple(updates.shape)} and its state", answer)
     return answer, after
 
@@ -104,7 +106,8 @@ def on_aggregate(
 ) -> tuple[Tensor, Any]:
     """Call `Mechanism.on_aggregate` and require as many numbers, and the next state."""
     hook = Hook(mechanism, "on_aggregate", view.step)
-    answer, after = hook.pair(mean, received, view, key, state)
+    given = (mean, received, view, key, state)
+    answer, after = hook.pair(*given, remedy="write: return aggregate, state")
     hook.must(_alike(answer, mean), f"{tuple(mean.shape)} numbers and its state", answer)
     return answer, after
 
@@ -132,7 +135,7 @@ def poison(
 ) -> tuple[Tensor, Tensor]:
     """Call `Attack.poison` and require finite images of the same form, and labels that exist."""
     hook = Hook(attack, "poison", local.step, (client,))
-    x, y = hook.pair(images, labels, local)
+    x, y = hook.pair(images, labels, local, remedy="write: return images, labels")
     _must_be_images(hook, x, images)
     hook.must(len(x) > 0, "at least one image", x)
     good = isinstance(y, Tensor) and y.dtype == labels.dtype and y.shape == x.shape[:1]
@@ -231,7 +234,8 @@ def craft(hook: Hook, view: AttackView, memory: Any, honest: Payload) -> tuple[l
     It must return legal messages of the form of ``honest``, whose numbers may be anything, NaN
     included; or a list of exactly `bytes`, for messages that a server should reject.
     """
-    sent, memory = hook.pair(view, memory)
+    with advised(hook, view, undeclared.ATTACK, memory):
+        sent, memory = hook.pair(view, memory, remedy="write: return messages, memory")
     if isinstance(sent, Payload):
         with hook:
             try:
@@ -242,10 +246,17 @@ def craft(hook: Hook, view: AttackView, memory: Any, honest: Payload) -> tuple[l
             packets = sent.encode()
     else:
         good = type(sent) is list and all(type(data) is bytes for data in sent)
-        hook.must(good, "(messages or a list of bytes, memory)", sent)
+        remedy = "view.own.nearest(rows) makes messages of rows" if _is_rows(sent) else ""
+        hook.must(good, "(messages or a list of bytes, memory)", sent, remedy)
         packets = [Packet.raw(data) for data in sent]
     hook.must(len(packets) == len(hook.clients), f"{len(hook.clients)} messages", len(packets))
     return packets, memory
+
+
+def _is_rows(x: object) -> bool:
+    """Return whether something is a tensor, or a list of some."""
+    parts = x if type(x) is list else [x]
+    return len(parts) > 0 and all(isinstance(part, Tensor) for part in parts)
 
 
 def aggregate(
@@ -253,7 +264,8 @@ def aggregate(
 ) -> tuple[Tensor, Any]:
     """Call `Defense.aggregate` and require ``(k,)`` real numbers, findings and the next state."""
     hook = Hook(rule, "aggregate", view.step)
-    answer, after = hook.pair(received, state, view)
+    with advised(hook, view, undeclared.DEFENSE, state):
+        answer, after = hook.pair(received, state, view, remedy="write: return answer, state")
     k = received.take([]).values().shape[1]
     good = isinstance(answer, Tensor) and answer.shape == (k,) and answer.is_floating_point()
     hook.must(good, f"({k},) real numbers and its state", answer)

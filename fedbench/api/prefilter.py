@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from fedbench.api import hooks
+from fedbench.api import hooks, undeclared
 from fedbench.api.defense import Defense, ServerView, Stage, Traits, require_f
+from fedbench.api.undeclared import advised
 from fedbench.payload import FloatVectors, Payload, Spec
 
 
@@ -142,7 +143,9 @@ def transform(
 ) -> tuple[Payload, Tensor | None]:
     """Call `Prefilter.transform`; return messages, and None or the row that each of them was."""
     hook = hooks.Hook(prefilter, "transform", view.step)
-    passed, rows = hook.pair(received, view)
+    remedy = "write: return messages, None, or messages and which rows they were"
+    with advised(hook, view, undeclared.DEFENSE, view):
+        passed, rows = hook.pair(received, view, remedy=remedy)
     hook.must(isinstance(passed, Payload), "messages and their rows", passed)
     if rows is not None:
         n = len(received)

@@ -147,16 +147,17 @@ class Hook:
         self.must(good, " or ".join(names), answer)
         return answer
 
-    def pair(self, *args: Any) -> tuple[Any, Any]:
+    def pair(self, *args: Any, remedy: str = "") -> tuple[Any, Any]:
         """Return the answer, which must be a tuple of two."""
         answer = self(*args)
-        self.must(type(answer) is tuple and len(answer) == 2, "a tuple of two", answer)
+        self.must(type(answer) is tuple and len(answer) == 2, "a tuple of two", answer, remedy)
         return answer[0], answer[1]
 
-    def must(self, holds: bool, rule: str, got: object) -> None:
-        """Raise `PluginError` unless the answer follows the ``rule``."""
+    def must(self, holds: bool, rule: str, got: object, remedy: str = "") -> None:
+        """Raise `PluginError`, with what to do, unless the answer follows the ``rule``."""
         if not holds:
-            raise self.wrong(f"must return {rule}, got {shown(got)}")
+            advice = f"; {remedy}" if remedy else ""
+            raise self.wrong(f"must return {rule}, got {shown(got)}{advice}")
 
     def wrong(self, problem: str) -> PluginError:
         """Return the error that says what was wrong with this call."""

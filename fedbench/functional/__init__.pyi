@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from fedbench.api import Defense, Findings
+from fedbench.api import Defense
+from fedbench.api import Findings as Findings
 from fedbench.core.rng import Key
 from fedbench.functional.attacks import attack as attack
 from fedbench.functional.budgets import epsilon as epsilon
@@ -120,8 +121,8 @@ class _cast(Codec):
     ) -> bytes:
         """FedAvg whose clients cast their update to 16 bits: half the bits without a codec.
 
-        Biased; relative squared error at most 2**-22, rounding to 11 significant bits, if none
-        over- or underflows; 16 bits a coordinate.
+        Biased; relative squared error at most 2**-22 within the range of fp16; 16 bits a
+        coordinate.
 
         Args:
             x: A tensor or an array of any shape, or a state dict of floats.
@@ -167,6 +168,8 @@ def centered_clipping(
     tau: float | None = None,
     steps: int = 1,
     state: Any = None,
+    model: Vector | None = None,
+    step: int = 0,
     findings: Findings | None = None,
 ) -> tuple[Any, Any]:
     """Iterate ``v <- v + 1/n sum_i (x_i - v) min(1, tau / |x_i - v|)`` from the last round's ``v``.
@@ -177,6 +180,8 @@ def centered_clipping(
             from ``v``.
         steps: Steps a round, the paper's ``L``.
         state: State that the last round returned; None before the first.
+        model: Weights that the server sent, in the form of a row.
+        step: Round, from 0.
         findings: Object that the rule's findings are written to.
 
     Returns:
@@ -285,7 +290,7 @@ def crfl(
     x: Rows,
     *,
     key: int | Key | None,
-    model: Vector,
+    model: Vector | None,
     c: float = 15.0,
     growth: float = 0.0,
     noise: float = 0.01,
@@ -354,7 +359,7 @@ def deepsight(
     x: Rows,
     *,
     key: int | Key | None,
-    model: Vector,
+    model: Vector | None,
     network: Network,
     samples: int = 1000,
     seeds: int = 3,
@@ -432,7 +437,7 @@ class _drive(Codec):
         """Send ``sign(R x)`` and a scale: ``x_hat = S R^-1 sign(R x)``, R a random Hadamard rotation.
 
         Unbiased; relative squared error pi / 2 - 1 = 0.571 of a Gaussian vector; 1 bit, and 32
-        per block, a coordinate.
+        for each block of 4096 and 64 for the seed, a coordinate.
 
         Args:
             x: A tensor or an array of any shape, or a state dict of floats.
@@ -565,8 +570,9 @@ class _eden(Codec):
     ) -> bytes:
         """Rotate, quantize with the Lloyd-Max centroids of a Gaussian, and scale without bias.
 
-        Unbiased; relative squared error 0.571, 0.133, 0.0358, 0.0096 at 1, 2, 3, 4 bits of a
-        Gaussian vector; the asked bits, and 32 per block, a coordinate.
+        Unbiased; relative squared error 0.571, 0.133, 0.0358 and 0.0096 at 1, 2, 3 and 4 bits
+        of a Gaussian vector; as many bits as asked for, and 32 for each block of 4096 and 64
+        for the seed, a coordinate.
 
         Args:
             x: A tensor or an array of any shape, or a state dict of floats.
@@ -679,8 +685,8 @@ class _ef_signsgd(Codec):
     ) -> bytes:
         """Clients send ``(|x|_1 / d) sign(x)`` of ``x = u + e``, their update plus the residual.
 
-        Biased; relative squared error 1 - |x|_1**2 / (d |x|**2) per layer, 1 - 2 / pi of a
-        Gaussian vector; 1 bit, and 32 per layer, a coordinate.
+        Biased; relative squared error 1 - |x|_1**2 / (d |x|**2) over each layer, 1 - 2 / pi of
+        a Gaussian vector; 1 bit, and 32 for each layer, a coordinate.
 
         Args:
             x: A tensor or an array of any shape, or a state dict of floats.
@@ -811,8 +817,8 @@ class _fedmrn(Codec):
     ) -> bytes:
         """Clients look for their update within random noise, and send one bit a weight and a seed.
 
-        Biased; relative squared error depends on the noise, which must be of the size of the
-        update; 1 bit a coordinate.
+        Biased; relative squared error depends on the noise: its magnitude must be that of the
+        update; about 1 bit, entropy-coded, and 64 for the seed, a coordinate.
 
         Args:
             x: A tensor or an array of any shape, or a state dict of floats.
@@ -902,8 +908,8 @@ class _fedmrns(Codec):
     ) -> bytes:
         """FedMRN whose masks are signs: the update is noise, kept or negated.
 
-        Biased; relative squared error depends on the noise, which must be of the size of the
-        update; 1 bit a coordinate.
+        Biased; relative squared error depends on the noise: its magnitude must be that of the
+        update; about 1 bit, entropy-coded, and 64 for the seed, a coordinate.
 
         Args:
             x: A tensor or an array of any shape, or a state dict of floats.
@@ -994,8 +1000,8 @@ class _fedpaq(Codec):
     ) -> bytes:
         """Clients train locally and send their update in QSGD's levels; the server adds the mean.
 
-        Unbiased; relative squared error that of qsgd at its levels; measured by `bits` a
-        coordinate.
+        Unbiased; relative squared error at most min(d / levels**2, sqrt(d) / levels) in the
+        mean; at most log2(2 levels + 1) bits, and 32 for the norm, entropy-coded, a coordinate.
 
         Args:
             x: A tensor or an array of any shape, or a state dict of floats.
@@ -1095,6 +1101,8 @@ def fldetector(
     window: int = 10,
     weights: Sequence[float] | Tensor | None = None,
     state: Any = None,
+    model: Vector | None = None,
+    step: int = 0,
     findings: Findings | None = None,
 ) -> tuple[Any, Any]:
     """Average the clients whose updates are not farther from what their last ones predict.
@@ -1107,6 +1115,8 @@ def fldetector(
             ``N``.
         weights: Sizes of the clients, by default 1.
         state: State that the last round returned; None before the first.
+        model: Weights that the server sent, in the form of a row.
+        step: Round, from 0.
         findings: Object that the rule's findings are written to.
 
     Returns:
@@ -1131,6 +1141,8 @@ def foolsgold(
     ids: Sequence[int] | Tensor,
     kappa: float = 1.0,
     state: Any = None,
+    model: Vector | None = None,
+    step: int = 0,
     findings: Findings | None = None,
 ) -> tuple[Any, Any]:
     """Compute ``sum_i a_i x_i / sum_i a_i``, ``a_i`` small if another client's history is parallel.
@@ -1140,6 +1152,8 @@ def foolsgold(
         ids: Number of each row's client, the same in every round.
         kappa: Confidence: how steeply weights fall.
         state: State that the last round returned; None before the first.
+        model: Weights that the server sent, in the form of a row.
+        step: Round, from 0.
         findings: Object that the rule's findings are written to.
 
     Returns:
@@ -1325,48 +1339,6 @@ def log_odds_cap(x: Rows, *, c: float = 0.5, findings: Findings | None = None) -
 
     Returns:
         The answer, in the form of one row.
-    """
-
-def malformed(
-    honest: Rows,
-    *,
-    m: int,
-    kind: Literal[
-        "truncate",
-        "trailing",
-        "empty",
-        "length",
-        "random",
-        "nan",
-        "infinity",
-        "duplicate",
-        "permutation",
-    ] = "truncate",
-    own: Rows | None = None,
-    model: Vector | None = None,
-    step: int = 0,
-    key: int | Key = 0,
-    memory: MutableMapping[int, Any] | None = None,
-    notes: MutableMapping[str, Any] | None = None,
-) -> Any:
-    """Every malicious client sends its honest message, broken in one way, as raw bytes.
-
-    Args:
-        honest: Rows of the benign clients, in any of the forms.
-        m: Number of malicious clients.
-        kind: Way in which the message is broken; the record names the way that was
-            possible.
-        own: The ``m`` rows that its clients would have sent; by default the first honest
-            ones stand in.
-        model: Weights that the server sent, for attacks that read it.
-        step: Round, from 0.
-        key: Randomness of the adversary in the whole run.
-        memory: Dict that the attack remembers in, the same one in every round; None: it is
-            the first.
-        notes: Dict that what the attack notes is written to.
-
-    Returns:
-        The ``m`` rows that are sent instead, in the form of ``honest``.
     """
 
 def margin(
@@ -2128,8 +2100,9 @@ class _qsgd(Codec):
     ) -> bytes:
         """Clients round each ``|v_i| s / ||v||`` to an integer, up or down so that the mean is right.
 
-        Unbiased; relative squared error at most bucket / (4 levels**2) times a bucket's share
-        with norm=max; measured by `bits`, about log2(2 levels + 1) at most a coordinate.
+        Unbiased; relative squared error at most bucket / (2 levels)**2 = 2.61, and 0.036 of a
+        Gaussian vector; at most log2(2 levels + 1) bits, and 32 for each bucket, entropy-coded:
+        3.33 of a Gaussian vector, a coordinate.
 
         Args:
             x: A tensor or an array of any shape, or a state dict of floats.
@@ -2536,7 +2509,7 @@ class _signsgd(Codec):
     ) -> bytes:
         """Clients send the sign of their update, the server moves by the sign of the sum of signs.
 
-        Biased; relative squared error not bounded: the length is lost; 1 bit a coordinate.
+        Biased; relative squared error unbounded, since the length is lost; 1 bit a coordinate.
 
         Args:
             x: A tensor or an array of any shape, or a state dict of floats.
@@ -2649,8 +2622,7 @@ class _stochastic_sign(Codec):
     ) -> bytes:
         """Signs that are right on average: ``+1`` with probability ``1/2 + x_i / (2 ||x||)``.
 
-        Biased; relative squared error not bounded: the mean is x over its norm; 1 bit a
-        coordinate.
+        Biased; relative squared error unbounded, since the length is lost; 1 bit a coordinate.
 
         Args:
             x: A tensor or an array of any shape, or a state dict of floats.
@@ -2743,8 +2715,8 @@ class _terngrad(Codec):
     ) -> bytes:
         """Clients send ``s sign(g) b``, where ``b`` is 1 with probability ``|g| / s`` and else 0.
 
-        Unbiased; relative squared error unbounded: |x|_1 max|x| / |x|**2 - 1 in the mean; at
-        most log2(3) bits, entropy-coded, a coordinate.
+        Unbiased; relative squared error |x|_1 max|x| / |x|**2 - 1 in the mean, over each layer;
+        at most log2(3) bits, and 32 for each layer, entropy-coded, a coordinate.
 
         Args:
             x: A tensor or an array of any shape, or a state dict of floats.
@@ -2813,7 +2785,7 @@ class _topk(Codec):
     ) -> bytes:
         """Clients send the ``k`` share of their update that is largest in magnitude, 0 elsewhere.
 
-        Biased; relative squared error at most 1 - k; 32 k + 1 bits, or fewer with
+        Biased; relative squared error at most 1 - k; 1 + 32 k bits, the positions coded if
         index=entropy, a coordinate.
 
         Args:

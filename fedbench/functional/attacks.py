@@ -71,11 +71,14 @@ NOTE = (
 )
 
 
+BYTES = "it sends bytes that are no message, which only a server can reject"
+
+
 def attack(plugin: str | type[Attack]) -> Callable[..., Any]:
     """Return the function of an attack, by the name of an installed one or by its class.
 
     >>> import torch
-    >>> attack("ipm")(torch.tensor([[1.0], [3.0]]), m=1, scale=1.0)
+    >>> attack("ipm")(torch.tensor([[1.0], [3.0]]), m=1, eps=1.0)
     tensor([[-2.]])
 
     Raises:
@@ -97,7 +100,9 @@ def refusal(cls: type[Attack]) -> str | None:
         return f"it works on {names}, which are no plain rows; play it in a run"
     if instance.learns or needed.data:
         return "it rehearses with the model and the data of its clients; play it in a run"
-    return "it reads the server's state; play it in a run" if needed.state else None
+    if needed.state:
+        return "it reads the server's state; play it in a run"
+    return f"{BYTES}; play it in a run" if _sends_bytes(instance) else None
 
 
 def arguments_of(cls: type[Attack]) -> list[Argument]:
@@ -153,8 +158,7 @@ def craft(label: str, instance: Attack, honest: Rows, given: dict[str, Any]) -> 
         try:
             rows = [type(payload).decode_row(packet, payload.spec) for packet in packets]
         except IllegalPayloadError as error:
-            rule = "it sends bytes that are no message, which only a server can reject"
-            raise ConfigError(f"{label} has no rows: {rule}; play it in a run") from error
+            raise ConfigError(f"{label} has no rows: {BYTES}; play it in a run") from error
         sent = payload.take([0] * m)
         for i, row in enumerate(rows):
             sent = sent.put([i], row)
@@ -176,6 +180,21 @@ def _attack(name: str, cls: Any) -> Callable[..., Any]:
         return craft(label, cls(**params), honest, others)
 
     return described(function, label, cls, HONEST, arguments, (Any, ROWS), NOTE)
+
+
+def _sends_bytes(instance: Attack) -> bool:
+    """Return whether an attack sends what does not decode, tried on four rows of three numbers."""
+    kind = next(kind for kind in PLAIN if issubclass(kind, type(instance).accepts))
+    rows = {FloatVectors: torch.eye(4, 3), BinaryMasks: torch.eye(4, 3) > 0}
+    x = rows.get(kind, torch.arange(3).expand(4, 3))
+    given = {"m": 1, "trained": x[:1], "defense": "median", "model": x[0], "step": 0, "key": 0}
+    try:
+        craft("", instance, x, given)
+    except ConfigError as error:
+        return BYTES in str(error)
+    except Exception:  # what goes wrong is told to who calls it
+        return False
+    return False
 
 
 def _rows(label: str, name: str, rows: Rows, form: Form, m: int) -> Tensor:
@@ -204,7 +223,7 @@ def _context(
     broadcast: Payload = Absent(torch.zeros(1, form.d))
     if given.get("model") is not None:
         like = f"{label}(honest)"
-        model = forms.read_row(f"{label}(model=)", given["model"], form, like)
+        model = forms.read_row(f"{label}(model=)", given["model"], form, like, real=True)
         broadcast = FloatVectors(model.to(torch.float32)[None])
     rule = rule_of(label, given.get("defense"), payload)
     updates = payload.values().to(torch.float32)

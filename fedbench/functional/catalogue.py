@@ -122,7 +122,8 @@ def _entries(kind: str) -> Iterator[tuple[str, str]]:
         words = (inspect.getdoc(made) or "").partition("\n\n")[0]
         does = " ".join(words.split()).replace("|", "\\|")
         if isinstance(made, Codec):
-            yield f"{label}.encode(x)", f"{does} {made.promise or ''}".strip().replace("|", "\\|")
+            promise = str(made.promise or "").replace("|", "\\|")
+            yield f"{label}.encode(x)", f"{does} {promise}".strip()
             continue
         parameters = inspect.signature(made).parameters.values()
         needed = [p for p in parameters if p.default is p.empty]
@@ -164,7 +165,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from fedbench.api import Defense, Findings
+from fedbench.api import Defense
+from fedbench.api import Findings as Findings
 from fedbench.core.rng import Key
 from fedbench.functional.attacks import attack as attack
 from fedbench.functional.budgets import epsilon as epsilon

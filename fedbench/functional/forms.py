@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -176,13 +176,17 @@ def read(subject: str, rows: object) -> tuple[Tensor, Form]:
     return x, Form(entries, False, isinstance(rows[0], OrderedDict), aside)
 
 
-def read_row(subject: str, row: object, form: Form, like: str) -> Tensor:
+def read_row(subject: str, row: object, form: Form, like: str, real: bool = False) -> Tensor:
     """Return one vector ``(d,)`` of the form of other rows, the root's for instance.
 
-    `ConfigError` if it is not of their form. It goes to their device.
+    It goes to their device. `ConfigError` if it is not of their form; a ``real`` one, such as a
+    model, has floats where they may have masks or rankings.
     """
     column = _entries(subject, row)
     wanted = form.entries
+    if real:
+        kinds = {n: e.dtype if n in form.aside else torch.float32 for n, e in wanted.items()}
+        wanted = {name: replace(e, dtype=kinds[name]) for name, e in wanted.items()}
     _require_alike(subject, column, wanted, like, devices=False)
     device = next(iter(wanted.values())).device
     parts = [x[1].reshape(1, -1).to(device) for n, x in column.items() if n not in form.aside]

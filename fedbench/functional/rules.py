@@ -51,7 +51,7 @@ ROOT = Argument(
     why="the server's own vector, from clean root data",
 )
 MODEL = Argument(
-    *("model", "Vector", "Weights that the server sent, in the form of a row."),
+    *("model", "Vector | None", "Weights that the server sent, in the form of a row."),
     required=True,
     why="the weights that the server sent, in the form of a row",
 )
@@ -117,7 +117,8 @@ def arguments_of(cls: type[Stage]) -> list[Argument]:
         if getattr(traits[0], trait):
             arguments += needed
     if traits[0].history:
-        arguments.append(STATE)
+        remembers = [dataclasses.replace(MODEL, required=False), STEP]
+        arguments += [STATE, *(remembers if MODEL not in arguments else [])]
     return [*arguments, FINDINGS]
 
 
@@ -265,11 +266,12 @@ def _view(
     network = given.get("network")
     broadcast: Payload = Absent(torch.zeros(1, form.d))
     if model is not None:
-        broadcast = FloatVectors(forms.read_row(f"{label}(model=)", model, form, like)[None])
+        row = forms.read_row(f"{label}(model=)", model, form, like, real=True)
+        broadcast = FloatVectors(row[None])
     root = given.get("root")
     if root is not None:
-        row = forms.read_row(f"{label}(root=)", root, form, like)[None]
-        root = forms.message(row, form.sizes)
+        own = forms.read_row(f"{label}(root=)", root, form, like)
+        root = forms.message(own[None], form.sizes)
     layout = form.layout
     if network is not None:
         layout = Layout.of(network.shapes)

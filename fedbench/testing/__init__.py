@@ -14,9 +14,7 @@ from fedbench.testing.contracts import NETWORK as NETWORK
 from fedbench.testing.contracts import SIZES as SIZES
 from fedbench.testing.contracts import assert_rounded_alike as assert_rounded_alike
 from fedbench.testing.contracts import check_attack as check_attack
-from fedbench.testing.contracts import check_mechanism as check_mechanism
 from fedbench.testing.contracts import check_payload as check_payload
-from fedbench.testing.contracts import check_protocol as check_protocol
 from fedbench.testing.contracts import doubled as doubled
 from fedbench.testing.contracts import example_clients as example_clients
 from fedbench.testing.contracts import example_context as example_context
@@ -24,3 +22,5 @@ from fedbench.testing.contracts import example_payloads as example_payloads
 from fedbench.testing.contracts import in_float64 as in_float64
 from fedbench.testing.defenses import check_defense as check_defense
 from fedbench.testing.defenses import check_prefilter as check_prefilter
+from fedbench.testing.mechanisms import check_mechanism as check_mechanism
+from fedbench.testing.protocols import check_protocol as check_protocol

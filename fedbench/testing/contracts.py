@@ -1,6 +1,5 @@
-"""Contract tests of payloads, attacks, protocols and privacy mechanisms."""
+"""Contract tests of payloads and attacks, and the examples that all contract tests use."""
 
-import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,28 +19,31 @@ from fedbench.api import (
     Defense,
     Deployed,
     Local,
-    Mechanism,
     Rehearsal,
     ServerView,
     Shared,
     hooks,
 )
-from fedbench.api.protocol import DpEvent, Gradient, Protocol, Release
+from fedbench.api.protocol import Gradient, Protocol, Release
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Layout, Tree
 from fedbench.executors.training import Client, Loop, Schedule
-from fedbench.executors.vmap import Stacked
 from fedbench.models.network import ConvNet
 from fedbench.payload import Payload, identical, ranking, same
 from fedbench.payload.levels import bucket_lengths, scales_of
 from fedbench.payload.sparse import Alive
-from fedbench.privacy.clients import compress
 from fedbench.protocols.fedavg import FedAvg
+from fedbench.testing.classes import (
+    must_be,
+    must_be_alphabets,
+    must_name_fields,
+)
 
 P = TypeVar("P", bound=Protocol[Any])
 
 NETWORK = ConvNet((1, 4, 4), ((3,),), (5,), 3)  # 27, 60 and 15 weights
 SIZES = (27, 60, 15)
+EXAMPLE_RELEASE = Release(d=102, size=40, batch_size=8, steps=10, clients=500, per_round=200)
 
 
 def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
@@ -225,8 +227,15 @@ def check_attack(attack: Attack, defense: Defense[Any]) -> None:
     adversary without clients changes nothing. If it trains, its images, labels and gradients have
     the form of those that it was given; what it learns is a finite tensor that keeps its form.
     """
+    must_be("attack", attack, "check_attack")
+    must_be("defense", defense, "check_attack")
+    must_be_alphabets(attack, "accepts", attack.accepts)
+    must_name_fields(attack, "choices", attack.choices)
+    for name, params in attack.variants.items():
+        must_name_fields(attack, f"variants[{name!r}]", params)
     _check_training(attack)
     _check_learning(attack, defense)
+    _check_trigger(attack)
     for payload in example_payloads():
         if not isinstance(payload, attack.accepts) or defense.refuses(type(payload)):
             continue
@@ -238,7 +247,9 @@ def check_attack(attack: Attack, defense: Defense[Any]) -> None:
         assert packets[2:] == before[2:], f"{name}: rewrote rows of others"
         assert payload.encode() == before, f"{name}: wrote into what it was shown"
         again = threat_model.forge(attack, context, {}).among(payload)
-        assert packets == again, f"{name}: not a function of its view"
+        assert packets == again, (
+            f"{name}: not a function of its view; draw from view.key, remember in memory"
+        )
         nobody = example_context(payload, defense, rows=())
         unchanged = threat_model.forge(attack, nobody, {}).among(payload)
         assert unchanged == before, f"{name}: an attack by nobody changed something"
@@ -280,6 +291,14 @@ def _check_learning(attack: Attack, defense: Defense[Any]) -> None:
         hooks.trigger(attack, client.x, y, NETWORK.classes, learned)
 
 
+def _check_trigger(attack: Attack) -> None:
+    """Have it stamp test images, before it has learned anything."""
+    if type(attack).trigger is Attack.trigger:
+        return
+    images = Key(14).normal(20, 1, 8, 8)
+    hooks.trigger(attack, images, torch.arange(20) % 10, 10, None)
+
+
 def _check_training(attack: Attack) -> None:
     """Poison a client's data and train two steps on them, as a run would."""
     if not attack.trains:
@@ -290,6 +309,15 @@ def _check_training(attack: Attack) -> None:
     local = Local(tree, tree, part=0, parts=1, step=0, key=key, **public)
     images = key.fold("x").normal(10, *NETWORK.image)
     x, y = hooks.poison(attack, images, torch.arange(10), local, client=0)
+
+    given = plain_gradient(len(x))
+    grad = hooks.wrap_grad(attack, given, local=local, client=0)
+    for _ in range(local.steps):
+        grad(tree, x, y, key)
+
+
+def plain_gradient(batch_size: int) -> Gradient:
+    """Return a gradient of trees of `NETWORK` that is the tree plus 1, whatever the batch."""
 
     def batch(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
         return {name: leaf + 1 for name, leaf in tree.items()}
@@ -304,10 +332,7 @@ def _check_training(attack: Attack) -> None:
         assert slope.shape == features(tree, x, y, key).shape
         return batch(tree, x, y, key)
 
-    given = Gradient(batch, each, len(x), features, pull)
-    grad = hooks.wrap_grad(attack, given, local=local, client=0)
-    for _ in range(local.steps):
-        grad(tree, x, y, key)
+    return Gradient(batch, each, batch_size, features, pull)
 
 
 def example_clients(protocol: Protocol[Any], shared: Shared, n: int = 4) -> list[Client]:
@@ -377,119 +402,3 @@ def assert_rounded_alike(ours: Any, theirs: Any, what: str = "two ways of comput
         assert mine.dtype == other.dtype == torch.float64, f"{what} are compared in float64"
         largest = float(other.abs().max()) if other.numel() else 0.0
         torch.testing.assert_close(mine, other, rtol=0, atol=2.0**-30 * largest, msg=what)
-
-
-def check_protocol(protocol: Protocol[Any]) -> None:
-    """Play a protocol through one round of `NETWORK`.
-
-    In float64 the loop and the stacked executor agree but for rounding, in updates, in memories and
-    in the messages made of them; messages keep the laws of payloads; the server's state goes in
-    and comes out; the model computes.
-    """
-    shared = Shared(NETWORK, 3, torch.device("cpu"))
-    clients = example_clients(protocol, shared)
-    schedule = Schedule(epochs=2, batch_size=4)
-    keys = [client.key for client in clients]
-    precise = in_float64(protocol)
-    ways = []
-    for engine in (Loop, Stacked):
-        with hooks.Hook(protocol, "local_update"):
-            rows, memory = engine(precise, shared, schedule).train(doubled(clients))
-        message, _ = hooks.message(protocol, shared, rows, keys, memory)
-        ways.append((rows, memory, message.values().double()))
-    assert_rounded_alike(ways[1], ways[0], "loop and stacked")
-
-    updates, memory = Loop(protocol, shared, schedule).train(clients)
-    payload, _ = hooks.message(protocol, shared, updates, keys, memory)
-    check_payload(payload)
-
-    if protocol.agreed is not None:
-        known = protocol.memory(shared)[protocol.agreed]
-        assert known.shape == payload.values().shape[1:], "what is agreed on is a row of values"
-
-    state = protocol.init(shared)
-    broadcast = hooks.broadcast(protocol, shared, state, range(len(clients)), Key(9))
-    check_payload(broadcast)
-    absent, forgotten = compress(protocol, shared, updates[:0], [], [], broadcast)
-    assert (len(absent), len(forgotten)) == (0, 0), "a round without clients must have a form"
-    assert isinstance(absent, protocol.sends)
-    aggregate = payload.values().double().mean(dim=0)
-    sizes = (aggregate, len(clients), Key(10))
-    state = hooks.ask(protocol, "server_step", object, shared, state, *sizes)
-    model = hooks.model(protocol, NETWORK.shapes, shared, state, Key(11))
-    for tree in [model] if isinstance(model, dict) else model:
-        assert bool(torch.isfinite(NETWORK.logits(tree, clients[0].x)).all())
-    assert hooks.ask(protocol, "model_bits", int, shared, state) > 0
-
-
-def check_mechanism(mechanism: Mechanism, protocol: Protocol[Any]) -> None:
-    """Play a mechanism through one round of a protocol that it fits.
-
-    A client's protection depends on its update and key alone, not on the others nor their order;
-    the same keys give the same numbers; it writes into nothing that it was handed; an update that
-    is not finite becomes a message that is; messages stay legal and of the same form; its event is
-    data, equal for equal rounds.
-    """
-    shared = Shared(NETWORK, 3, torch.device("cpu"))
-    release = Release(d=102, size=40, batch_size=8, steps=10, clients=500, per_round=200)
-    event = hooks.ask(mechanism, "event", (DpEvent, type(None)), release)
-    assert hash(event) == hash(mechanism.event(release)), "an event is hashed by value"
-    clients = example_clients(protocol, shared)
-    schedule = Schedule(epochs=1, batch_size=4, coins=mechanism.batches == "poisson")
-    wrapped = [replace(client, wrap_grad=mechanism.wrap_grad) for client in clients]
-    with hooks.Hook(protocol, "local_update"):
-        updates, memory = Loop(protocol, shared, schedule).train(wrapped)
-    assert bool(torch.isfinite(updates).all())
-
-    broadcast = protocol.broadcast(shared, protocol.init(shared), range(len(clients)), Key(7))
-    reference = protocol.idle(shared, broadcast).expand(len(updates), -1)
-    keys = [client.key.fold("privacy") for client in clients]
-    protected = _updates(mechanism, updates, reference, keys)
-    broken = updates.clone()
-    broken[0, 0] = torch.nan
-    if type(mechanism).on_updates is not Mechanism.on_updates:
-        heard, _ = protocol.message(
-            shared, _updates(mechanism, broken, reference, keys), [c.key for c in clients], memory
-        )
-        assert bool(heard.passes("finite").all()), "an update that is not finite comes through"
-
-    payload, _ = protocol.message(shared, protected, [c.key for c in clients], memory)
-    sent = hooks.on_payload(mechanism, payload, keys)
-    sent.check()
-    assert same(sent, mechanism.on_payload(payload, keys)), "not a function of its keys"
-    _aggregate(mechanism, sent)
-
-
-def _updates(
-    mechanism: Mechanism, updates: Tensor, reference: Tensor, keys: Sequence[Key]
-) -> Tensor:
-    """Return `on_updates`, called three ways that must agree."""
-    before = updates.clone()
-    out, _ = hooks.on_updates(mechanism, updates, reference, keys, mechanism.init())
-    assert torch.equal(updates.nan_to_num(), before.nan_to_num()), "input was written into"
-    again, _ = mechanism.on_updates(updates, reference, keys, mechanism.init())
-    torch.testing.assert_close(again, out, equal_nan=True, msg="not a function of its keys")
-    order = [2, 0, 3, 1]
-    turned, _ = mechanism.on_updates(
-        updates[order], reference[order], [keys[i] for i in order], mechanism.init()
-    )
-    torch.testing.assert_close(
-        turned, out[order], equal_nan=True, msg="a client's noise depends on other clients"
-    )
-    return out
-
-
-def _aggregate(mechanism: Mechanism, received: Payload) -> None:
-    n = len(received)
-    view = ServerView(torch.ones(n, dtype=torch.float64), received.take([0]), 0, Key(1), n)
-    mean = received.values().double().mean(dim=0)
-    before = mean.clone()
-    state = mechanism.init()
-    out, _ = hooks.on_aggregate(mechanism, mean, received, view, Key(2), copy.deepcopy(state))
-    assert bool(torch.isfinite(out).all())
-    assert torch.equal(mean, before), "the aggregate was written into"
-    again, _ = mechanism.on_aggregate(mean, received, view, Key(2), copy.deepcopy(state))
-    assert torch.equal(again, out), "not a function of its key"
-    if mechanism.central:
-        other, _ = mechanism.on_aggregate(mean, received, view, Key(3), copy.deepcopy(state))
-        assert not torch.equal(other, out), "central noise must be fresh in every round"

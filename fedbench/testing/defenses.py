@@ -2,16 +2,18 @@
 
 import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Defense, Prefilter, ServerView, Traits, hooks
+from fedbench.api import Chain, Defense, Prefilter, ServerView, Traits, hooks
 from fedbench.api.prefilter import transform
 from fedbench.core.rng import Key
 from fedbench.experiment.compatibility import examine
 from fedbench.payload import FloatVectors, Payload
+from fedbench.testing.classes import must_be, must_be_alphabets
 from fedbench.testing.contracts import example_payloads
 from fedbench.testing.contracts import view_of as view_of
 
@@ -46,15 +48,27 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
         defense: The rule with its parameters, ``f`` filled in.
         n: Number of rows to try it with; more if it needs more.
     """
+    must_be("defense", defense, "check_defense")
+    for link in links_of(defense):
+        must_be_alphabets(link, "accepts", link.accepts)
+        if getattr(link, "f", 0) is None:
+            name = type(link).__name__
+            raise AssertionError(
+                f"check_defense must be given an f, got {name}.f = None; write {name}(f=2)"
+            )
     needed = hooks.ask(defense, "rows_needed", int)
+    hooks.Hook(defense, "rows_needed").must(needed >= 1, "a number of rows >= 1", needed)
     n = max(n, needed)
     most = hooks.ask(defense, "most_rows", (int, type(None)))
     assert most is None or n <= most, f"cannot be tried with {n} rows"
-    assert needed >= 1
     hooks.ask(defense, "traits", Traits)
     examine(defense, n)
-    assert defense.tolerates(n) < n
-    tried = [p for p in example_payloads(n) if defense.refuses(type(p)) is None]
+    survives = defense.tolerates(n)
+    rule = f"fewer than all of {n} rows, at most {n - 1}"
+    hooks.Hook(defense, "tolerates").must(survives < n, rule, survives)
+    payloads = example_payloads(n)
+    words = (str, type(None))
+    tried = [p for p in payloads if hooks.ask(defense, "refuses", words, type(p)) is None]
     assert tried, "refuses every alphabet"
     for payload in tried:
         _check_on(defense, payload)
@@ -70,7 +84,12 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
 
 def check_prefilter(prefilter: Prefilter, rule: Defense[Any], n: int = 9) -> None:
     """Check a prefilter in front of ``rule``; alone it loses no row without saying so."""
-    chain = prefilter.before(rule)
+    must_be("prefilter", prefilter, "check_prefilter")
+    must_be("defense", rule, "check_prefilter")
+    chain = hooks.ask(prefilter, "before", Defense, rule)
+    hooks.ask(prefilter, "rows_needed", int, rule)
+    hooks.ask(prefilter, "rows", int, n)
+    hooks.ask(prefilter, "tolerates", int, n, rule)
     check_defense(chain, n)
     for payload in example_payloads(max(n, chain.rows_needed())):
         if chain.refuses(type(payload)) is not None:
@@ -88,8 +107,28 @@ def check_prefilter(prefilter: Prefilter, rule: Defense[Any], n: int = 9) -> Non
 
 def answer(defense: Defense[Any], payload: Payload, view: ServerView | None = None) -> Tensor:
     """Return the rule's answer to these rows in a first round."""
-    view = view_of(payload) if view is None else view
+    view = declared(defense, view_of(payload) if view is None else view)
     return hooks.aggregate(defense, payload, defense.init(payload.spec), view)[0]
+
+
+def declared(defense: Defense[Any], view: ServerView) -> ServerView:
+    """Return the view as a run would fill it: without what the rule does not declare."""
+    traits = defense.traits()
+    return replace(
+        view,
+        root=view.root if traits.root else None,
+        truth=view.truth if traits.oracle else None,
+        network=view.network if traits.network else None,
+    )
+
+
+def links_of(defense: Defense[Any]) -> Iterator[Defense[Any] | Prefilter]:
+    """Yield the prefilters of a chain and its rule; a rule alone is one link."""
+    if isinstance(defense, Chain):
+        yield defense.first
+        yield from links_of(defense.rule)
+    else:
+        yield defense
 
 
 def outliers(x: Tensor, count: int) -> Iterator[tuple[str, Tensor]]:
@@ -121,11 +160,11 @@ def _check_on(defense: Defense[Any], payload: Payload) -> None:
     traits = defense.traits()
     values = payload.values()
     before = values.clone()
-    view = view_of(payload, Key(1).uniform(n).double() + 0.5)
-    state = defense.init(payload.spec)
+    view = declared(defense, view_of(payload, Key(1).uniform(n).double() + 0.5))
+    state = hooks.ask(defense, "init", object, payload.spec)
     untouched = copy.deepcopy(state)
     out, later = hooks.aggregate(defense, payload, state, view)
-    assert bool(torch.isfinite(out).all()), name
+    assert bool(torch.isfinite(out).all()), f"{name}: the answer is not finite"
     assert torch.equal(payload.values(), before), f"{name}: input was written into"
     says = view.findings.kept is not None
     assert says == traits.detects, f"{name}: says whom it left out, or does not"
@@ -223,6 +262,7 @@ def _check_canary(defense: Defense[Any], payloads: Sequence[Payload]) -> None:
             mean = rows.values().double().mean(dim=0)
             truth = torch.arange(len(rows)) < 2
             view = view_of(rows).asked(root=payload.take([len(payload) - 1]), truth=truth)
+            view = declared(defense, view)
             out, later = hooks.aggregate(defense, rows, state, view)
             state = later if history else state
             distance = torch.linalg.vector_norm(out.double() - mean)

@@ -1,0 +1,133 @@
+"""Contract tests of protocols."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Batches, Shared, hooks
+from fedbench.api.protocol import DpEvent, Protocol
+from fedbench.core.blame import title
+from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.rng import Key
+from fedbench.core.trees import Layout, Tree
+from fedbench.executors.training import Client, Loop, Schedule
+from fedbench.executors.vmap import Stacked
+from fedbench.payload import Payload
+from fedbench.privacy.clients import compress
+from fedbench.testing.classes import must_be, must_send_one_alphabet
+from fedbench.testing.contracts import (
+    EXAMPLE_RELEASE,
+    NETWORK,
+    assert_rounded_alike,
+    check_payload,
+    doubled,
+    example_clients,
+    in_float64,
+)
+
+
+def check_protocol(protocol: Protocol[Any]) -> None:
+    """Play a protocol through one round of `NETWORK`.
+
+    In float64 the loop and the stacked executor agree but for rounding, in updates, in memories and
+    in the messages made of them; messages keep the laws of payloads; the server's state goes in
+    and comes out; the model computes.
+    """
+    must_be("protocol", protocol, "check_protocol")
+    must_send_one_alphabet(protocol)
+    shared = Shared(NETWORK, 3, torch.device("cpu"))
+    _check_start(protocol, shared)
+    clients = example_clients(protocol, shared)
+    _check_local_update(protocol, shared, clients[0])
+    schedule = Schedule(epochs=2, batch_size=4)
+    keys = [client.key for client in clients]
+    precise = in_float64(protocol)
+    ways = []
+    for engine in (Loop, Stacked):
+        with hooks.Hook(protocol, "local_update"):
+            rows, memory = engine(precise, shared, schedule).train(doubled(clients))
+        message, _ = hooks.message(protocol, shared, rows, keys, memory)
+        ways.append((rows, memory, message.values().double()))
+    assert_rounded_alike(ways[1], ways[0], "loop and stacked")
+
+    updates, memory = Loop(protocol, shared, schedule).train(clients)
+    payload, _ = hooks.message(protocol, shared, updates, keys, memory)
+    _must_be_legal(protocol, "message", payload)
+    check_payload(payload)
+
+    if protocol.agreed is not None:
+        blank = protocol.memory(shared)
+        assert protocol.agreed in blank, (
+            f"{title(protocol)}: agreed must name a tensor of memory, got {protocol.agreed!r}"
+        )
+        known = blank[protocol.agreed]
+        assert known.shape == payload.values().shape[1:], "what is agreed on is a row of values"
+
+    state = protocol.init(shared)
+    broadcast = hooks.broadcast(protocol, shared, state, range(len(clients)), Key(9))
+    check_payload(broadcast)
+    absent, forgotten = compress(protocol, shared, updates[:0], [], [], broadcast)
+    assert (len(absent), len(forgotten)) == (0, 0), "a round without clients must have a form"
+    assert isinstance(absent, protocol.sends)
+    aggregate = payload.values().double().mean(dim=0)
+    sizes = (aggregate, len(clients), Key(10))
+    step = hooks.Hook(protocol, "server_step")
+    state = step(shared, state, *sizes)
+    step.must(state is not None, "the next state", state)
+    model = hooks.model(protocol, NETWORK.shapes, shared, state, Key(11))
+    for tree in [model] if isinstance(model, dict) else model:
+        assert bool(torch.isfinite(NETWORK.logits(tree, clients[0].x)).all())
+    assert hooks.ask(protocol, "model_bits", int, shared, state) > 0
+
+
+def _check_start(protocol: Protocol[Any], shared: Shared) -> None:
+    """Require the forms of what both ends have before a client trains."""
+    start = hooks.Hook(protocol, "init")
+    state = start(shared)
+    start.must(state is not None, "the server's state", state)
+    hooks.ask(protocol, "trained", Layout, shared)
+    for name in ("memory", "frozen"):
+        hook = hooks.Hook(protocol, name)
+        answer = hook(shared)
+        hook.must(hooks.is_tree(answer), "a dict of tensors", answer, "write: return {}")
+    sent = hooks.broadcast(protocol, shared, state, range(4), Key(7))
+    _must_be_legal(protocol, "broadcast", sent)
+    hook = hooks.Hook(protocol, "receive")
+    tree = hook(shared, sent.take([0]))
+    hook.must(hooks.is_tree(tree), "a dict of tensors, which a client trains", tree)
+    wide = protocol.trained(shared).d
+    idle = hooks.ask(protocol, "idle", Tensor, shared, sent)
+    good = idle.shape == (len(sent), wide)
+    hooks.Hook(protocol, "idle").must(good, f"updates ({len(sent)}, {wide})", idle)
+    hooks.ask(protocol, "event", (DpEvent, type(None)), EXAMPLE_RELEASE)
+
+
+def _check_local_update(protocol: Protocol[Any], shared: Shared, client: Client) -> None:
+    """Require a tree of what is trained and a memory, of a client whose gradient is 0."""
+    batches = Batches([(client.x[:4], client.y[:4])])
+
+    def still(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+        return {name: torch.zeros_like(leaf) for name, leaf in tree.items()}
+
+    hook = hooks.Hook(protocol, "local_update")
+    given = (dict(client.tree), batches, still, client.key, dict(client.memory))
+    tree, memory = hook.pair(*given, remedy="write: return tree, memory")
+    hook.must(hooks.is_tree(tree), "(a dict of tensors, memory)", tree)
+    layout = protocol.trained(shared)
+    wanted = dict(zip(layout.names, layout.shapes, strict=True))
+    got = {name: tuple(leaf.shape) for name, leaf in tree.items()}
+    for name, form in wanted.items():
+        hook.must(got.get(name) == form, f"{name} of shape {form}", got.get(name))
+    names = set(protocol.memory(shared))
+    good = hooks.is_tree(memory) and names <= set(memory)
+    rule = "a memory of tensors, and the names that it began with among them"
+    hook.must(good, rule, memory, "write: return tree, memory")
+
+
+def _must_be_legal(protocol: Protocol[Any], name: str, sent: Payload) -> None:
+    """Raise `PluginError` for messages that their alphabet does not allow."""
+    try:
+        sent.check()
+    except IllegalPayloadError as error:
+        raise hooks.Hook(protocol, name).wrong(f"must return legal messages: {error}") from error

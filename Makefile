@@ -13,10 +13,12 @@ define install
 @touch $(1)/$(4)
 endef
 
+comma := ,
+
 # A checkout has a dozen processes of pytest, and each would compile the tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo check checked test types cases test-processors test-lowest test-slow test-cluster gpu-check compare clean
+.PHONY: demo check checked test types cases test-processors test-lowest test-slow test-cluster test-peers docs gpu-check compare clean
 
 demo: .venv/installed
 	$(BIN)/fedbench attack
@@ -87,6 +89,15 @@ test-slow: .venv/installed-dev
 test-cluster: .venv/installed-dev
 	$(BIN)/pytest -q -m cluster $(shell grep -l 'mark\.cluster' tests/test_*.py)
 
+# The documentation site, in site/: strictly, so a page outside of the navigation or a link to nowhere fails.
+docs: .venv-docs/installed
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --config-file docs/site/mkdocs.yml
+
+# The tests that need packages of other projects, in an environment of their own. byzpy asks for an older torch than ours,
+# so it comes without what it depends on; its rules need nothing else.
+test-peers: .venv-peers/installed
+	.venv-peers/bin/pytest -q -m peers -n 2 --dist loadfile $(shell grep -l 'mark\.peers' tests/test_*.py)
+
 # How fast this is beside another commit: make compare BASE=main~5
 compare: .venv/installed
 	$(BIN)/python benchmarks/commits.py $(or $(BASE),HEAD~1)
@@ -111,5 +122,19 @@ gpu-check: .venv/installed
 	@$(PYTHON) -m venv .venv-lowest
 	$(call install,.venv-lowest,.[dev],tests/lowest.txt,installed)
 
+# Without fedbench and torch: the reference is made from the text of the sources.
+.venv-docs/installed: docs/site/requirements.txt
+	@echo "making the virtual environment .venv-docs"
+	@$(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r docs/site/requirements.txt
+	@touch $@
+
+.venv-peers/installed: pyproject.toml $(CONSTRAINTS)
+	@echo "making the virtual environment .venv-peers"
+	@$(PYTHON) -m venv .venv-peers
+	$(call install,.venv-peers,.[dev$(comma)flower$(comma)byzfl$(comma)track],$(CONSTRAINTS),base)
+	@.venv-peers/bin/python -m pip install --disable-pip-version-check --quiet --no-deps byzpy==0.1.4
+	@touch .venv-peers/installed
+
 clean:
-	rm -rf .venv .venv-lowest results
+	rm -rf .venv .venv-lowest .venv-peers .venv-docs results site

@@ -27,9 +27,9 @@ from fedbench.core.files import write_atomically
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.record import Record
 from fedbench.figures.style import COLOURS, FAINT, WORST, save, styled
-from fedbench.sweep.drive import play_each
-from fedbench.sweep.local import Options
-from fedbench.sweep.plan import Plan
+from fedbench.sweeps.drive import play_each
+from fedbench.sweeps.local import Options
+from fedbench.sweeps.plan import Plan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -22,11 +22,11 @@ from typing import Any
 from fedbench.experiment.cells import Cell, Run
 from fedbench.experiment.scenario import Scenario
 from fedbench.results.store import Store
-from fedbench.sweep.drive import Sweep
-from fedbench.sweep.engine import Engine
-from fedbench.sweep.local import LocalEngine, Options
-from fedbench.sweep.on_ray import OnRay
-from fedbench.sweep.watch import Watcher
+from fedbench.sweeps.drive import Sweep
+from fedbench.sweeps.engine import Engine
+from fedbench.sweeps.local import LocalEngine, Options
+from fedbench.sweeps.on_ray import OnRay
+from fedbench.sweeps.watch import Watcher
 
 CELL = Cell(Scenario(clients=20, rounds=10, eval_every=10))
 WARM = 3  # runs of each worker before the clock starts: processes begin, torch is imported

@@ -17,7 +17,7 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.results import aggregate, extract
 from fedbench.results.gather import cells_of
 from fedbench.results.summary import Row, half_life, rows
-from fedbench.sweep.plan import Plan, runs
+from fedbench.sweeps.plan import Plan, runs
 from fedbench.tables import report
 
 CLIENTS: dict[str, Any] = {"clients": 10, "per_round": 4, "malicious": 0.4}

@@ -22,7 +22,7 @@ from fedbench.experiment.record import file_name
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import BinaryMasks, FloatVectors, same
 from fedbench.results.gather import shortened
-from fedbench.sweep.grid import Grid
+from fedbench.sweeps.grid import Grid
 from fedbench.testing import example_context, example_payloads
 from fedbench_attacks.searched import DynOpt
 from fedbench_defenses.foolsgold import FoolsGold
@@ -67,7 +67,7 @@ def test_the_declared_share_fills_every_link_of_a_chain_which_is_shown_without_d
     shown = shortened(resolve(typed).scenario, shown_too).defense
     assert shown == "nnm+multi-krum:m=3,variant=canonical"
     # Files of ours are part of the version of the code.
-    assert load_plugins(Scenario(defense="nnm:f=1+multi-krum:f=1", **SMALL)).modules() == []
+    assert resolve(Scenario(defense="nnm:f=1+multi-krum:f=1", **SMALL)).sources == []
 
 
 def test_what_a_chain_or_a_rule_cannot_be_is_refused_before_the_run() -> None:

@@ -16,7 +16,7 @@ from fedbench.experiment.cells import Cell, Skipped
 from fedbench.experiment.record import Record
 from fedbench.figures import systems
 from fedbench.results import summary
-from fedbench.sweep.watch import Watcher
+from fedbench.sweeps.watch import Watcher
 from fedbench.tables import columns, report
 from fedbench.tables.terminal import FIRST
 

@@ -10,9 +10,9 @@ from fedbench.cli.catalogue_page import page, replace
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, UnknownPluginError
 from fedbench.leaderboard.rules import versions
-from fedbench.sweep import ensemble as ensemble_module
-from fedbench.sweep.ensemble import candidates, capped, ensemble
-from fedbench.sweep.grid import Grid, unite
+from fedbench.sweeps import ensemble as ensemble_module
+from fedbench.sweeps.ensemble import candidates, capped, ensemble
+from fedbench.sweeps.grid import Grid, unite
 
 ROOT = Path(__file__).parent.parent
 *_, NEWEST = versions(ROOT / "leaderboards").values()

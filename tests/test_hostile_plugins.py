@@ -31,8 +31,8 @@ from fedbench.experiment.state import RunState
 from fedbench.payload import FloatVectors, SignBits
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.run import play_round
-from fedbench.sweep.engine import crash
-from fedbench.sweep.grid import Grid
+from fedbench.sweeps.engine import crash
+from fedbench.sweeps.grid import Grid
 from fedbench.testing import check_attack, check_defense, check_mechanism, check_protocol
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean

@@ -24,12 +24,13 @@ ROOMS = (
     *("core", "payload", "models", "api", "data", "executors", "privacy"),
     *("protocols", "fedbench_attacks", "fedbench_defenses"),
     *("adversary", "isolation", "experiment", "run", "testing", "audits", "probes"),
-    *("results", "sweep", "tables", "figures", "leaderboard", "reproduce", "cli"),
+    *("functional", "results", "sweeps", "tables", "figures", "analysis"),
+    *("tracking", "leaderboard", "reproduce", "public", "cli"),
 )
 PLUGINS = {"protocols", "fedbench_attacks", "fedbench_defenses"}
 UPWARD = {  # the only imports that go up, each with its reason
     # `--attack all` stands for the ensemble of the leaderboard's newest rules.
-    ("fedbench.sweep.ensemble", "fedbench.leaderboard.rules"),
+    ("fedbench.sweeps.ensemble", "fedbench.leaderboard.rules"),
 }
 
 

@@ -26,7 +26,7 @@ from fedbench.isolation.stand_ins import Isolation
 from fedbench.leaderboard.replays import guarded
 from fedbench.payload import FloatVectors, SignBits, identical
 from fedbench.run import play
-from fedbench.sweep.local import Options
+from fedbench.sweeps.local import Options
 
 Install = Callable[[str, dict[str, str]], dict[str, str]]
 SMALL = Scenario(model="micro", clients=12, per_round=9, malicious=0.3, rounds=3, epochs=1)

@@ -56,7 +56,7 @@ from fedbench.leaderboard.replays import Comparison, Part
 from fedbench.leaderboard.resampling import detectable, surest
 from fedbench.leaderboard.rules import PUBLISHED, Limits, Rules, losses, numbered, versions
 from fedbench.leaderboard.submission import Submission, infer, plan, submit
-from fedbench.sweep.plan import Plan
+from fedbench.sweeps.plan import Plan
 
 ROOT = Path(__file__).parents[1]
 BOARD = ROOT / "leaderboards"

@@ -23,8 +23,8 @@ from fedbench.core.errors import ConfigError
 from fedbench.data import archives
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import code_version
-from fedbench.sweep.local import Options
-from fedbench.sweep.on_ray import OnRay, places
+from fedbench.sweeps.local import Options
+from fedbench.sweeps.on_ray import OnRay, places
 
 if importlib.util.find_spec("ray") is None and os.environ.get("CI") != "true":
     pytest.skip("Ray is not installed", allow_module_level=True)
@@ -330,7 +330,7 @@ def test_workers_map_the_data_set_instead_of_copying_it(cluster: Cluster) -> Non
         """
         import ray
         from fedbench.experiment.prepare import load_pool
-        from fedbench.sweep import on_ray
+        from fedbench.sweeps import on_ray
 
         def where(arrays):
             import warnings
@@ -362,8 +362,8 @@ def test_places_are_counted_node_by_node_and_given_back(cluster: Cluster) -> Non
         from fedbench.core.errors import ConfigError
         from fedbench.experiment.scenario import Scenario
         from fedbench.experiment.cells import Cell, Run
-        from fedbench.sweep.local import Options
-        from fedbench.sweep.on_ray import OnRay
+        from fedbench.sweeps.local import Options
+        from fedbench.sweeps.on_ray import OnRay
 
         for threads, workers, gpus in ((1, 0, 0.0), (2, 0, 0.0), (1, 4, 0.0), (1, 0, 0.4)):
             with OnRay(Options(threads=threads, workers=workers), address, gpus) as engine:

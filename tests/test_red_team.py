@@ -44,7 +44,7 @@ from fedbench.leaderboard.rules import Rules
 from fedbench.leaderboard.seasons import draw, freeze, read, seasons
 from fedbench.leaderboard.site.page import render
 from fedbench.leaderboard.submission import complete, ranking_plan, submit
-from fedbench.sweep.plan import Plan
+from fedbench.sweeps.plan import Plan
 
 VALUE = "5eed" * 16
 SEEDS = 12

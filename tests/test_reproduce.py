@@ -34,7 +34,7 @@ from fedbench.reproduce.outcomes import (
     until,
 )
 from fedbench.reproduce.verdicts import Verdict, compare, compared, counts
-from fedbench.sweep.local import Options
+from fedbench.sweeps.local import Options
 
 EXHIBITS = exhibits()
 

@@ -13,7 +13,7 @@ from fedbench.cli.leaderboard import reproduce
 from fedbench.cli.sweep import sweep
 from fedbench.core.errors import ConfigError
 from fedbench.results.store import Failure
-from fedbench.sweep.local import RUN_TIMEOUT, Options, overtime
+from fedbench.sweeps.local import RUN_TIMEOUT, Options, overtime
 
 Install = Callable[[str, dict[str, str]], dict[str, str]]
 

@@ -20,8 +20,8 @@ from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Record, parse, read
 from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.results.summary import rows
-from fedbench.sweep.grid import Grid
-from fedbench.sweep.plan import Plan, preset_names
+from fedbench.sweeps.grid import Grid
+from fedbench.sweeps.plan import Plan, preset_names
 
 
 def test_toml_and_json_come_back_and_precision_is_said_where_it_is_not_float32() -> None:
@@ -154,7 +154,9 @@ def test_a_record_that_is_broken_changed_or_of_another_schema_is_refused(
     with pytest.raises(ConfigError, match=refusal):
         read(path)
     path.write_text(text.replace('"clients": 12', '"clients": 0'))
-    with pytest.raises(ConfigError, match=r"seed0-.*\.json is no record of schema 4: --clients"):
+    with pytest.raises(
+        ConfigError, match=r"seed0-.*\.json is no record of schema 4: Scenario.clients"
+    ):
         read(path)
 
 

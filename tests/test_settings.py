@@ -17,7 +17,7 @@ from fedbench.executors.multi_run import RunGroup
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.run import play
-from fedbench.sweep.engine import crash
+from fedbench.sweeps.engine import crash
 
 SMALL = Scenario(model="micro", clients=8, per_round=4, malicious=0.5, rounds=2, epochs=1)
 

@@ -24,7 +24,7 @@ from fedbench.experiment.setup import Population
 from fedbench.results.query import Query
 from fedbench.results.summary import rows
 from fedbench.run import begin, play_round
-from fedbench.sweep.plan import Plan
+from fedbench.sweeps.plan import Plan
 from fedbench.tables import report
 
 TRAINED, TESTED = 300, 60

@@ -144,7 +144,7 @@ def _text(tag: bytes, text: str) -> bytes:
 def test_only_classes_of_a_state_are_read() -> None:
     fields = struct.pack("<Q", 0)
     foreign = ("subprocess:Popen", "os:system", "fedbench_attacks_of_mine:Attack")
-    starting = ("fedbench.sweep.local:Options", "fedbench.core.trees:Layout.__init__")
+    starting = ("fedbench.sweeps.local:Options", "fedbench.core.trees:Layout.__init__")
     for name in foreign + starting:  # options are a dataclass of a room that starts processes
         with pytest.raises(ConfigError, match="is no class of fedbench"):
             decode(_text(b"o", name) + fields)

@@ -20,10 +20,10 @@ from fedbench.experiment.measurements import Round
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.results.store import Failure, Store
-from fedbench.sweep.drive import Sweep
-from fedbench.sweep.engine import Engine, News, crash
-from fedbench.sweep.local import LocalEngine, Options, see_only
-from fedbench.sweep.watch import Watcher
+from fedbench.sweeps.drive import Sweep
+from fedbench.sweeps.engine import Engine, News, crash
+from fedbench.sweeps.local import LocalEngine, Options, see_only
+from fedbench.sweeps.watch import Watcher
 
 TINY = """
 seeds = [0, 1]

@@ -9,7 +9,7 @@ from fedbench.core.errors import ConfigError
 from fedbench.experiment.cells import Cell, Run, Skipped
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.scenario import Scenario
-from fedbench.sweep.plan import Plan, runs
+from fedbench.sweeps.plan import Plan, runs
 
 
 def plan(grid: dict[str, Any], **scenario: Any) -> tuple[list[Cell], list[Skipped]]:

@@ -34,7 +34,7 @@ from fedbench.protocols.compressed import TopK
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.results import fields
 from fedbench.run import play_round
-from fedbench.sweep.grid import Grid
+from fedbench.sweeps.grid import Grid
 from fedbench.testing import NETWORK, example_context
 from fedbench_defenses.mean import Mean
 

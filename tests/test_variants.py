@@ -96,7 +96,7 @@ def test_tables_say_as_where_that_is_shorter() -> None:
     def shown(text: str) -> str:
         protocol = registry.load("protocol", text)
         name = text.partition(":")[0]
-        return shortened(Scenario(protocol=registry.describe(name, protocol))).protocol
+        return str(shortened(Scenario(protocol=registry.describe(name, protocol))).protocol)
 
     for text in ("fedpm", "fedpm:as=code", "fedpm:as=paper", "fedpm:as=code,prior=2.0"):
         assert shown(text) == text

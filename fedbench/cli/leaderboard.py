@@ -152,7 +152,7 @@ def reproduce(
     from fedbench.cli.leaderboard_table import repetition
     from fedbench.leaderboard.check import claim
     from fedbench.leaderboard.replays import again, cell, keep, parts, required
-    from fedbench.sweep.local import Options
+    from fedbench.sweeps.local import Options
 
     options = Options(
         device=device,
@@ -257,8 +257,8 @@ def reveal(
     from fedbench.leaderboard import reveal as revealing
     from fedbench.leaderboard.held_out import installed, opened
     from fedbench.leaderboard.rules import versions
-    from fedbench.sweep.drive import play_each
-    from fedbench.sweep.local import Options
+    from fedbench.sweeps.drive import play_each
+    from fedbench.sweeps.local import Options
 
     options = Options(device, executor, 32, workers, threads, 1, run_timeout, isolate=True)
     rules = versions(board)

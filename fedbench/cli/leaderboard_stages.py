@@ -128,8 +128,8 @@ def print_plan(text: str, estimate: bool) -> None:
 
     from fedbench.cli.cohorts import malicious_rows
     from fedbench.cli.sweep import expectation
-    from fedbench.sweep.local import Options
-    from fedbench.sweep.plan import Plan, runs
+    from fedbench.sweeps.local import Options
+    from fedbench.sweeps.plan import Plan, runs
 
     sweep = Plan.of(tomllib.loads(text), "plan")
     cells, _ = sweep.cells()

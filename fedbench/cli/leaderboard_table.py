@@ -197,7 +197,7 @@ def spread(interval: Interval) -> str:
 
 def short(entry: Entry, attack: str) -> str:
     """Name an attack without default parameters."""
-    return brief(entry.scenario.model_copy(update={"attack": attack})).attack
+    return str(brief(entry.scenario.model_copy(update={"attack": attack})).attack)
 
 
 LEGEND = {

@@ -24,6 +24,7 @@ def plot(
     kind: list[str] | None = None,
     out: Path = Path("results/pictures"),
     format: list[str] | None = None,
+    width: float | None = None,
     terminal: bool = False,
 ) -> None:
     """Draw pictures of records: accuracy over rounds or malicious rows, against bits or epsilon.
@@ -34,11 +35,13 @@ def plot(
         kind: Kind of picture: rounds, bits, heatmap, impact, share or epsilon. Repeat for more; by
             default all that these records can show.
         out: Folder for the pictures.
-        format: Format of the files: png or svg; by default both.
+        format: Format of the files: png, svg, pdf or pgf (needs LaTeX); by default png and svg.
+        width: Width of the pictures in inches; by default 10, of a heat map what its columns take.
         terminal: Draw sketches in characters, and write no files.
     """
     from fedbench.figures.kinds import KINDS, Sketch
-    from fedbench.figures.style import FORMATS, save
+    from fedbench.figures.layout import View
+    from fedbench.figures.style import FORMATS, USUAL, save
     from fedbench.results.gather import cells_of, gather
     from fedbench.results.summary import rows
 
@@ -62,8 +65,8 @@ def plot(
             console.print(Sketch(name, table))
         return
     for name in shown:
-        figure = KINDS[name].compose(table)
-        paths = [out / f"{name}.{ending}" for ending in dict.fromkeys(format or FORMATS)]
+        figure = KINDS[name].compose(table, View(width=width))
+        paths = [out / f"{name}.{ending}" for ending in dict.fromkeys(format or USUAL)]
         for path in paths:
             save(figure, path)
         print(" and ".join(map(str, paths)))

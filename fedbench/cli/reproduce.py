@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedbench.reproduce.exhibits import Claim, Exhibit, Paper
     from fedbench.reproduce.outcomes import Outcome
     from fedbench.results.store import Failure
-    from fedbench.sweep.local import Options
+    from fedbench.sweeps.local import Options
 
 
 @opt.explained
@@ -95,7 +95,7 @@ def reproduce(
     announce(console, asked, scale, chosen)
     if dry_run:
         return
-    from fedbench.sweep.local import Options
+    from fedbench.sweeps.local import Options
 
     options = Options(
         device=device,
@@ -129,7 +129,7 @@ def play(
 
     from fedbench.experiment.cells import Cell
     from fedbench.reproduce.outcomes import measured
-    from fedbench.sweep.drive import play_each
+    from fedbench.sweeps.drive import play_each
 
     played = exhibit.at(scale)
     assert played is not None

@@ -19,7 +19,7 @@ from fedbench.tables.terminal import legible
 if TYPE_CHECKING:
     from fedbench.tables.entries import ResultsPage
 
-FORMATS = ("table", "csv", "json", "parquet", "md")
+FORMATS = ("table", "csv", "json", "parquet", "md", "latex")
 
 
 @explained
@@ -45,7 +45,7 @@ def results(
         where: FIELD OP VALUE, with = != < <= > >= or ~ (contains). Repeat: all must hold; by
             default everything is shown.
         each: What a line is: a cell, over its seeds, or a run.
-        format: Form of the output: table, csv, json, parquet, md.
+        format: Form of the output: table, csv, json, parquet, md, latex (for booktabs).
         columns: Fields, comma-separated; by default the usual ones.
         sort: FIELD, or -FIELD for the largest first; by default as stored.
         failed: List the runs without a record, and why.
@@ -54,12 +54,13 @@ def results(
     from fedbench.results.query import Each, Query
     from fedbench.tables import export
     from fedbench.tables.entries import USUAL, ResultsPage
+    from fedbench.tables.latex import as_latex
 
     require("--each", each, each in ("cell", "run"), "cell or run")
     require("--format", format, format in FORMATS, f"one of {', '.join(FORMATS)}")
     require("--out", out, format != "parquet" or out is not None, "a file for --format parquet")
     kind: Each = "failure" if failed else "run" if each == "run" else "cell"
-    usual = USUAL[kind] if format in ("table", "md") else None
+    usual = USUAL[kind] if format in ("table", "md", "latex") else None
     named = usual if columns is None else [name.strip() for name in columns.split(",")]
     query = Query.parse(kind, where or [], named, sort)
     answer = query.answer(store)
@@ -71,6 +72,8 @@ def results(
             show(page, out)
         case "md":
             emit(page.markdown().encode(), out)
+        case "latex":
+            emit(as_latex(page.table()).encode(), out)
         case "csv":
             emit(export.as_csv(answer.entries, query.columns), out)
         case "json":

@@ -17,10 +17,10 @@ from fedbench.tables.report import skipped_lines
 
 if TYPE_CHECKING:
     from fedbench.experiment.cells import Cell, Run, Skipped
-    from fedbench.sweep.drive import Tally
-    from fedbench.sweep.engine import Engine
-    from fedbench.sweep.local import Options
-    from fedbench.sweep.plan import Plan
+    from fedbench.sweeps.drive import Tally
+    from fedbench.sweeps.engine import Engine
+    from fedbench.sweeps.local import Options
+    from fedbench.sweeps.plan import Plan
 
 
 @opt.explained
@@ -40,6 +40,8 @@ def sweep(
     isolate: opt.Isolate = False,
     canonical: opt.Canonical = False,
     keep_states: opt.KeepStates = None,
+    save_model: opt.SaveModel = False,
+    track: opt.Track = None,
     address: str | None = None,
     gpus_per_run: float = 0.0,
 ) -> None:
@@ -70,14 +72,17 @@ def sweep(
         enter()
     from fedbench.executors.factory import require_known
     from fedbench.results.store import Store
-    from fedbench.sweep.drive import Sweep
-    from fedbench.sweep.local import Options
-    from fedbench.sweep.plan import Plan, runs
+    from fedbench.sweeps.drive import Sweep
+    from fedbench.sweeps.follow import Following
+    from fedbench.sweeps.local import Options
+    from fedbench.sweeps.plan import Plan, runs
+    from fedbench.tracking.trackers import tracking
 
     opt.chosen("--engine", engine, ("local", "ray"))
     opt.chosen("--device", device, ("auto", "cpu", "cuda"))
     require_known(executor)
     require("--gpus-per-run", gpus_per_run, gpus_per_run >= 0, ">= 0")
+    folder = out or Path("results") / file.stem
     options = Options(
         device=device,
         executor=executor,
@@ -89,13 +94,13 @@ def sweep(
         isolate=isolate,
         canonical=canonical,
         states=keep_states,
+        models=folder if save_model else None,
     )
     if engine == "local":
         options.require_machine()
     plan = Plan.read(file)
     cells, skipped = plan.cells()
     everything = runs(cells, plan.seeds)
-    folder = out or Path("results") / file.stem
     console = Console(highlight=False)
     announce(console, plan, cells, skipped, folder)
     if dry_run:
@@ -106,15 +111,17 @@ def sweep(
     with (
         make_engine(engine, options, len(everything), address, gpus_per_run) as players,
         Store(folder) as store,
+        tracking(track or (), plan.title, folder) as trackers,
         watcher(console, cells, plan.seeds, table=False) as watch,
     ):
         tally = Sweep(
             engine=players,
             store=store,
-            watcher=watch,
+            watcher=Following(watch, trackers),
             chunk=chunk,
             retry_failed=retry_failed,
             canonical=canonical,
+            models=options.models,
         ).play(everything)
     summarise(tally, folder, len(everything), time.monotonic() - start)
 
@@ -155,7 +162,7 @@ def foresee(
 
 def expectation(missing: list[Run], options: Options, workers: int) -> str:
     """Say how long runs may take on so many workers, by playing two rounds of some cells."""
-    from fedbench.sweep.estimate import estimate
+    from fedbench.sweeps.estimate import estimate
 
     expected = estimate(missing, options)
     if expected.seconds is None:
@@ -187,13 +194,15 @@ def make_engine(
 ) -> Engine:
     """Return the engine of this name; refuse options that it does not have."""
     if name == "ray":
-        from fedbench.sweep.on_ray import OnRay
+        from fedbench.sweeps.on_ray import OnRay
 
         require("--together", options.together, options.together == 1, "1 with --engine ray")
         if options.canonical:  # workers of a cluster have an environment of their own
             raise ConfigError("--engine must be local with --canonical, got 'ray'")
+        if options.models is not None:  # a node may write to a disk of its own
+            raise ConfigError("--engine must be local with --save-model, got 'ray'")
         return OnRay(options, address, gpus_per_run)
-    from fedbench.sweep.local import LocalEngine
+    from fedbench.sweeps.local import LocalEngine
 
     require("--address", address, address is None, "left out without --engine ray")
     require("--gpus-per-run", gpus_per_run, gpus_per_run == 0, "left out without --engine ray")

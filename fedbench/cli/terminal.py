@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedbench.core.errors import one_line
-from fedbench.sweep.watch import Watcher
+from fedbench.sweeps.watch import Watcher
 from fedbench.tables.columns import ACCURACY
 from fedbench.tables.numbers import percent
 from fedbench.tables.report import results, systems

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from fedbench.core.blame import Hook, error_line
-from fedbench.core.errors import ConfigError, UnknownPluginError, few, nearest
+from fedbench.core.errors import ConfigError, UnknownPluginError, few, nearest, require
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -30,8 +30,11 @@ OURS = "fedbench-toolkit"
 # Metadata of a parameter that came later: `describe` leaves it out at its default, so that texts of
 # runs that were played before it stay as they are.
 UNWRITTEN: Mapping[str, bool] = {"unwritten": True}
+_HERE: dict[tuple[str, str], Any] = {}  # by kind and name: `register` of this process alone
 AS = "as"  # what names one of a plug-in's `variants` where a parameter may stand
 OWN = "own"  # the variant of a plug-in's defaults
+T = TypeVar("T")
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LINK = re.compile(r"\+(?=[a-z])")  # not that of 1e+5
 
 
@@ -59,12 +62,108 @@ def refresh() -> None:
 
 
 def names(kind: str) -> list[str]:
-    """Every installed plug-in of a kind, as known since its package was installed."""
-    return list(_points(kind))
+    """Every installed plug-in of a kind, and those that this process has registered."""
+    return sorted([*_points(kind), *(name for known, name in _HERE if known == kind)])
+
+
+def plugins(kind: str) -> dict[str, type[Any]]:
+    """Return the classes of all plug-ins of a kind by name, importing each.
+
+    >>> "trimmed-mean" in plugins("defense")
+    True
+
+    Raises:
+        UnknownPluginError: there is no such kind, or one of them cannot be imported.
+    """
+    return {name: plugin(kind, name) for name in names(kind)}
+
+
+def is_plugin(kind: str, cls: Any) -> bool:
+    """Whether a class can be a plug-in of this kind, installed or not."""
+    contract: type[Any] = resolve_name(CONTRACTS[kind])
+    return isinstance(cls, type) and issubclass(cls, contract) and _is_frozen(cls)
+
+
+def require_plugin(kind: str, cls: Any, subject: str, got: str) -> None:
+    """Raise `UnknownPluginError` unless a class is a plug-in of this kind."""
+    if not is_plugin(kind, cls):
+        raise UnknownPluginError(
+            f"{subject} must be a frozen dataclass that inherits {CONTRACTS[kind]}, got {got}"
+        )
+
+
+def register(kind: str, name: str) -> Callable[[type[T]], type[T]]:
+    """Return a decorator that makes a class a plug-in by this name, in this process alone.
+
+    It is for notebooks and scripts: nothing is installed, and no other process knows the name. A
+    class of the same module and name replaces the earlier one, as when a cell runs again.
+
+    >>> from dataclasses import dataclass
+    >>> from fedbench.api import Attack
+    >>> @register("attack", "idler")
+    ... @dataclass(frozen=True, kw_only=True)
+    ... class Idler(Attack):
+    ...     pass
+    >>> load("attack", "idler")
+    Idler()
+
+    Raises:
+        UnknownPluginError: there is no such kind, or the class is no plug-in of it.
+        ConfigError: the name is taken, or is not of small letters, digits and hyphens.
+    """
+
+    def decorated(cls: type[T]) -> type[T]:
+        installed = _points(kind)
+        require_plugin(kind, cls, f"{kind} {name!r}", f"{cls!r}; write @dataclass(frozen=True)")
+        require("name", name, _NAME.fullmatch(name) is not None, "small letters, digits, hyphens")
+        earlier = _HERE.get((kind, name), cls)
+        same = (earlier.__module__, earlier.__qualname__) == (cls.__module__, cls.__qualname__)
+        if name in installed or not same:
+            raise ConfigError(
+                f"{kind} {cls.__name__} must have a name of its own, got {name!r}, which is taken; "
+                f'use @fedbench.register("{kind}", "my-{name}")'
+            )
+        _HERE[kind, name] = cls
+        return cls
+
+    return decorated
+
+
+def kebab(name: str) -> str:
+    """Return the name of a class as the command line writes it.
+
+    >>> kebab("TrimmedMean"), kebab("ALIE"), kebab("My2Tables")
+    ('trimmed-mean', 'alie', 'my2-tables')
+    """
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name)
+    return re.sub(r"[^A-Za-z0-9]+", "-", words).strip("-").lower()
+
+
+def hold(kind: str, name: str, instance: Any) -> None:
+    """Make one object, which no text describes, the plug-in of this name, in this process alone."""
+    _HERE[kind, name] = instance
+
+
+def is_here(kind: str, text: str) -> bool:
+    """Whether this process alone knows a plug-in, or a link of a chain of defenses."""
+    named = [part.partition(":")[0] for part in (links(text) if kind == "defense" else [text])]
+    kinds = (kind, "prefilter") if kind == "defense" else (kind,)
+    return any((each, name) in _HERE for each in kinds for name in named)
+
+
+def name_of(kind: str, cls: type[Any]) -> str | None:
+    """Return the name under which a class is installed or registered, if it is."""
+    for name, points in _points(kind).items():
+        if any(point.value == f"{cls.__module__}:{cls.__qualname__}" for point in points):
+            return name
+    return next((name for (known, name), x in _HERE.items() if known == kind and x is cls), None)
 
 
 def plugin(kind: str, name: str) -> type[Any]:
     """The class behind a name; `UnknownPluginError` unless one package has one that imports."""
+    if (kind, name) in _HERE:
+        here = _HERE[kind, name]
+        return here if isinstance(here, type) else type(here)
     if name not in names(kind):
         listed = f"known: {few(names(kind))}; see fedbench list {kind}s"
         hint = nearest(name, names(kind), listed)
@@ -85,13 +184,7 @@ def plugin(kind: str, name: str) -> type[Any]:
             f"--{kind} {name!r} cannot be imported from {point.value} ({error_line(error)}); "
             "repair or uninstall that package"
         ) from error
-    contract: type[Any] = resolve_name(CONTRACTS[kind])
-    inherits = isinstance(loaded, type) and issubclass(loaded, contract)
-    if not inherits or not _is_frozen(loaded):
-        raise UnknownPluginError(
-            f"--{kind} {name!r} must be a frozen dataclass that inherits {CONTRACTS[kind]}, got "
-            f"{point.value}; repair that package"
-        )
+    require_plugin(kind, loaded, f"--{kind} {name!r}", f"{point.value}; repair that package")
     return loaded
 
 
@@ -235,6 +328,10 @@ def load(kind: str, text: str) -> Any:
         raise ConfigError(f"--{kind} must be one printable line, got {text!r}")
     name, params = split(text)
     cls = plugin(kind, name)
+    held = _HERE.get((kind, name), cls)
+    if not isinstance(held, type):
+        require(f"--{kind} {name}", params, not params, "without parameters, as one object is")
+        return held
     params = expanded(kind, name, params)
     making = Hook(cls, "__init__")
     with making:
@@ -272,6 +369,8 @@ def describe(name: str, instance: Any, *, every: bool = False) -> str:
     >>> describe("trimmed-mean", load("defense", "trimmed-mean:f=2"))
     'trimmed-mean:f=2'
     """
+    if any(instance is here for here in _HERE.values()):
+        return name
     first, _, rest = name.partition("+")
     if rest:
         before = describe(first, instance.first, every=every)

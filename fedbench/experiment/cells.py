@@ -9,9 +9,9 @@ from functools import cached_property
 
 from fedbench.api import Attack
 from fedbench.core import registry
-from fedbench.experiment.compatibility import counts_votes, load_plugins, resolve
+from fedbench.experiment.compatibility import Resolution, counts_votes, resolve
 from fedbench.experiment.record import file_name
-from fedbench.experiment.scenario import ADVERSARY, Scenario, code_version, fingerprint, sha256
+from fedbench.experiment.scenario import ADVERSARY, Scenario, code_version, fingerprint
 
 AXES = ("protocol", "mechanism", "defense", "attack")  # kinds of plug-ins that are tried
 
@@ -28,12 +28,12 @@ class Cell:
     @property
     def protocol(self) -> str:
         """The protocol as it was typed."""
-        return self.scenario.protocol
+        return str(self.scenario.protocol)
 
     @property
     def attack(self) -> str:
         """The attack as it was typed."""
-        return self.scenario.attack
+        return str(self.scenario.attack)
 
     @property
     def defense(self) -> str:
@@ -43,7 +43,7 @@ class Cell:
         if self.scenario.defense == "own":
             default: str = registry.load("protocol", self.scenario.protocol).default_defense
             return default
-        return self.scenario.defense
+        return str(self.scenario.defense)
 
     @property
     def system(self) -> str:
@@ -62,14 +62,14 @@ class Cell:
         return dataclasses.replace(self, varied=varied).system
 
     @cached_property
+    def resolution(self) -> Resolution:
+        """The scenario with every default written out, and the source files of its plug-ins."""
+        return resolve(self.scenario)
+
+    @property
     def resolved(self) -> Scenario:
         """The scenario with every default written out."""
-        return resolve(self.scenario).scenario
-
-    @cached_property
-    def modules(self) -> tuple[str, ...]:
-        """Source files of its plug-ins of other packages."""
-        return tuple(load_plugins(self.scenario).modules())
+        return self.resolution.scenario
 
     @property
     def clean(self) -> bool:
@@ -119,8 +119,8 @@ class Run:
     @cached_property
     def id(self) -> str:
         """Id of the record that the run makes."""
-        sources = map(sha256, self.cell.modules)
-        return fingerprint(self.resolved.model_dump_json(), code_version(), sources)
+        digests = [source.sha256 for source in self.cell.resolution.sources]
+        return fingerprint(self.resolved.model_dump_json(), code_version(), digests)
 
     @cached_property
     def file_name(self) -> str:

@@ -1,8 +1,8 @@
 """Resolution of a scenario: plug-ins that fit each other, and every default written out."""
 
 import dataclasses
-import inspect
 from collections.abc import Callable
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +15,9 @@ from fedbench.core import registry
 from fedbench.core.blame import Hook, ask, shown
 from fedbench.core.choices import SUMS
 from fedbench.core.errors import ConfigError, Incompatible
+from fedbench.core.sources import SourceFile, source_at, source_of
 from fedbench.experiment import cohorts
-from fedbench.experiment.scenario import Scenario, code_version, fingerprint, foreign, sha256
+from fedbench.experiment.scenario import Scenario, code_version, fingerprint, foreign
 from fedbench.isolation.stand_ins import IsolatedDefense, StandIn
 from fedbench.payload import SUMMED, Payload
 
@@ -35,13 +36,13 @@ class Plugins:
     defense_name: str  # of a chain with those of its prefilters
     declares: bool  # whether the defense takes its ``f`` from the declared share
 
-    def modules(self) -> list[str]:
-        """Source files of the plug-ins of other packages; `code_version` covers ours."""
+    def sources(self) -> list[SourceFile]:
+        """Return the source files of the plug-ins, and those whose code their attack copies."""
         parts = (self.protocol, self.attack, self.mechanism, *self.links())
         apart = (StandIn, SimpleNamespace)  # in another process, which says its files
         copied = [] if isinstance(self.attack, apart) else self.attack.copies()
-        files = [p.file if isinstance(p, apart) else inspect.getfile(type(p)) for p in parts]
-        return foreign([*files, *map(inspect.getfile, copied)])
+        files = [source_at(p.file) if isinstance(p, apart) else source_of(type(p)) for p in parts]
+        return [*files, *map(source_of, copied)]
 
     def described(self, kind: str, text: str) -> str:
         """The text of a part of this kind with every parameter written out."""
@@ -236,10 +237,16 @@ class Resolution:
     model: Any
     partition: Any
 
+    @cached_property
+    def sources(self) -> list[SourceFile]:
+        """Source files of plug-ins of other packages; `code_version` covers ours."""
+        others = map(type, (self.dataset, self.model, self.partition))
+        return foreign([*self.plugins.sources(), *map(source_of, others)])
+
     def id(self, own_data: str = "") -> str:
         """Return the run's sixteen hex digits; ``own_data`` as in `fingerprint`."""
-        sources = map(sha256, self.plugins.modules())
-        return fingerprint(self.scenario.model_dump_json(), code_version(), sources, own_data)
+        digests = [source.sha256 for source in self.sources]
+        return fingerprint(self.scenario.model_dump_json(), code_version(), digests, own_data)
 
 
 def resolve(scenario: Scenario, load: Load = registry.load) -> Resolution:

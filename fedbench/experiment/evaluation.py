@@ -12,6 +12,7 @@ from torch import Tensor
 from fedbench.api import Deployed, hooks
 from fedbench.core.trees import Tree
 from fedbench.data.datasets import Data
+from fedbench.experiment.deployed import DeployedModel
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.models.network import Network, laid_out
@@ -115,6 +116,13 @@ def deployed(setup: Setup, server: Any, step: int, batch: int = 0) -> Deployed:
     key = setup.secret.key("model", step, *([batch] if batch else []))
     model: Deployed = hooks.model(setup.plugins.protocol, shapes, setup.shared, server, key)
     return model
+
+
+def final_model(setup: Setup, server: Any) -> DeployedModel:
+    """Return what is deployed after the last round; the first draw where there are several."""
+    last = setup.scenario.rounds - 1
+    model = deployed(setup, settled(setup, server, last), last)
+    return DeployedModel(setup.shared.network, tuple(_ensemble(model)))
 
 
 def backdoor_success(

@@ -87,6 +87,7 @@ def prepare(
             augment=None if scenario.augment == "none" else CropFlip(data.black),
         ),
         secret=secret,
+        sources=resolution.sources,
         canonical=canonical,
     )
     require_theorem(setup)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -171,6 +172,42 @@ class Record(Part):
 
     def _written(self) -> str:
         return self.model_dump_json(indent=1) + "\n"
+
+    def summary(self) -> dict[str, str]:
+        """Return what a reader asks first, as texts by term: what was run, and what came out."""
+        scenario = self.scenario
+        result = self.result
+        bits = (result.uplink_bits_per_parameter, result.downlink_bits_per_parameter)
+        up, down = ("n/a" if x is None else f"{x:.4g}" for x in bits)
+        spent = "n/a" if result.epsilon is None else f"{result.epsilon:.4g}"
+        mechanism = "" if scenario.mechanism == "none" else f" + {scenario.mechanism}"
+        return {
+            "protocol": f"{scenario.protocol}{mechanism}",
+            "attack": f"{scenario.attack}, {100 * scenario.malicious:g} % malicious",
+            "defense": "vote" if self.vote else scenario.defense,
+            "data": f"{scenario.dataset}, {scenario.model}, {scenario.partition}",
+            "run": f"{scenario.clients} clients, {len(self.rounds)} rounds, seed {scenario.seed}",
+            "accuracy": f"{100 * result.accuracy:.1f} %",
+            "bits": f"{up} up, {down} down per parameter",
+            "ε": spent,
+            "flags": "; ".join(self.flags) or "none",
+        }
+
+    def __repr__(self) -> str:
+        """Say in a few lines what was run and what came out; `model_dump` has all of it."""
+        lines = [f"  {term:<8}  {text}" for term, text in self.summary().items()]
+        return "\n".join([f"Record {self.id}", *lines])
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """Show the `summary` as a table in a notebook."""
+        style = 'style="text-align: left"'
+        rows = [
+            f"<tr><th {style}>{escape(term)}</th><td {style}>{escape(text)}</td></tr>"
+            for term, text in self.summary().items()
+        ]
+        return "\n".join([f"<p>Record {escape(self.id)}</p>", "<table>", *rows, "</table>"])
 
     def identified(self) -> str:
         """Return the id that follows from scenario, code and sources, on data of its own name."""

@@ -22,7 +22,7 @@ from fedbench.experiment.evaluation import settled, validation_accuracy
 from fedbench.experiment.guarantee import guarantee
 from fedbench.experiment.measurements import Result, Round, Spread, Timing, from_rounds
 from fedbench.experiment.record import Environment, Record, Source
-from fedbench.experiment.scenario import code_version, sha256
+from fedbench.experiment.scenario import code_version
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
 from fedbench.payload import Payload
@@ -96,8 +96,8 @@ def build_record(
         mechanism=scenario.mechanism,
         environment=environment(setup),
         sources=[
-            Source(**asdict(registry.origin(path)), sha256=sha256(path))
-            for path in setup.plugins.modules()
+            Source(**asdict(registry.origin(source.path)), sha256=source.sha256)
+            for source in setup.sources
         ],
         privacy=privacy,
         rounds=rounds,

@@ -8,13 +8,15 @@ import hashlib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     SerializerFunctionWrapHandler,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -31,7 +33,15 @@ from fedbench.core.choices import (
 )
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.files import parsed_toml
+from fedbench.core.sources import SourceFile, each_once
 
+if TYPE_CHECKING:  # a plug-in may be given as an object; the field holds its text
+    PluginText = Any
+else:
+    PluginText = str
+
+TYPED = "typed"  # in the context of validation: the values are options of the command
+PLUGINS = ("protocol", "attack", "defense", "mechanism", "dataset", "model", "partition")
 REMARKED = ("split", "augment", "cohorts")  # what a line names only where it is unusual
 ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")
 MOST = 2**31 - 1  # of clients, rounds and whatever else is counted
@@ -46,19 +56,19 @@ class Scenario(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    protocol: str = "fedavg"
+    protocol: PluginText = "fedavg"
     """Federated protocol: what clients and server do in a round."""
-    attack: str = "none"
+    attack: PluginText = "none"
     """Attack of the malicious clients; none is the clean run, with the same clients."""
-    defense: str = "own"
+    defense: PluginText = "own"
     """Rule by which the server aggregates messages; own is the default of the protocol."""
-    mechanism: str = "none"
+    mechanism: PluginText = "none"
     """Privacy mechanism, for example mask-gaussian:sigma=0.2."""
-    dataset: str = "digits"
+    dataset: PluginText = "digits"
     """Data set: images and their labels."""
-    model: str = "lenet"
+    model: PluginText = "lenet"
     """Network that the clients train."""
-    partition: str = "dirichlet:beta=1.0"
+    partition: PluginText = "dirichlet:beta=1.0"
     """Split of the samples among the clients."""
     split: Split = "per-client"
     """Samples that train and samples that test: per-client, each client trains on 70 % of its own,
@@ -137,13 +147,29 @@ class Scenario(BaseModel):
         silent = [name for name in UNWRITTEN if said.get(name) == fields[name].default]
         return {name: value for name, value in said.items() if name not in silent}
 
+    @field_validator(*PLUGINS, mode="before")
+    @classmethod
+    def _as_text(cls, value: Any, info: ValidationInfo) -> Any:
+        """Replace a plug-in that was given as an object by its text; JSON has none."""
+        if value is None or isinstance(value, str | int | float | list | dict):
+            return value
+        from fedbench.experiment.instances import text_of
+
+        assert info.field_name is not None
+        return text_of(info.field_name, value)
+
     @model_validator(mode="after")
-    def _sensible(self) -> Self:
+    def _sensible(self, info: ValidationInfo) -> Self:
         from fedbench.api import Knowledge
         from fedbench.privacy.conversion import check_claim
 
+        typed = bool(info.context and info.context.get(TYPED))
+
+        def called(name: str) -> str:
+            return f"--{name.replace('_', '-')}" if typed else f"Scenario.{name}"
+
         def must(name: str, holds: bool, rule: str) -> None:
-            require(f"--{name.replace('_', '-')}", getattr(self, name), holds, rule)
+            require(called(name), getattr(self, name), holds, rule)
 
         for name in COUNTED:
             must(name, getattr(self, name) >= 1, ">= 1")
@@ -152,21 +178,22 @@ class Scenario(BaseModel):
         must("malicious", 0 <= self.malicious < 1, "in [0, 1)")
         must("malicious", self.owned < self.clients, "a share that leaves a benign client")
         must("declared", self.declared is None or 0 <= self.declared < 1, "in [0, 1)")
-        must("per_round", self.per_round <= self.clients, f"<= --clients = {self.clients}")
+        fits = self.per_round <= self.clients
+        must("per_round", fits, f"<= {called('clients')} = {self.clients}")
         must("attack_from", self.attack_from >= 0, ">= 0")
         for name in ("attack_from", "attack_until"):
             must(name, (getattr(self, name) or 0) <= MOST, "< 2**31")
         until = self.attack_until is None or self.attack_until > self.attack_from
-        must("attack_until", until, f"None or > --attack-from = {self.attack_from}")
+        must("attack_until", until, f"None or > {called('attack_from')} = {self.attack_from}")
         if self.cohorts == "stratified" and self.sampling == "poisson":
             raise ConfigError(
-                "--cohorts stratified must have rounds of exactly --per-round clients, got "
-                "--sampling poisson; use --sampling fixed"
+                f"{called('cohorts')} stratified must have rounds of exactly "
+                f"{called('per_round')} clients, got {called('sampling')} poisson; use fixed"
             )
         if self.split == "published" and self.local_models:
             raise ConfigError(
-                "--local-models must be off with --split published, where clients have no test "
-                "data of their own, got on; use --split per-client or per-client-80-20"
+                f"{called('local_models')} must be off with {called('split')} published, where "
+                "clients have no test data of their own, got on; use per-client or per-client-80-20"
             )
         if self.knowledge is not None:
             Knowledge.parse(self.knowledge)
@@ -190,9 +217,12 @@ class Scenario(BaseModel):
 
     @classmethod
     def of(cls, **fields: Any) -> Self:
-        """Make a scenario of plain values; `ConfigError` for unknown fields or wrong values."""
+        """Make a scenario of plain values, as the command line does, whose options errors name.
+
+        `ConfigError` for unknown fields or wrong values.
+        """
         try:
-            return cls(**fields)
+            return cls.model_validate(fields, context={TYPED: True})
         except ValidationError as error:
             first = error.errors()[0]
             name = "--" + ".".join(str(part) for part in first["loc"]).replace("_", "-")
@@ -221,22 +251,19 @@ def fingerprint(resolved: str, code: str, sources: Iterable[str], own_data: str 
     return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
 
 
-def foreign(modules: Iterable[str]) -> list[str]:
-    """Return the source files that `code_version` does not cover, in their order, each once."""
-    paths = dict.fromkeys(modules)
-    return [path for path in paths if not any(map(Path(path).is_relative_to, _folders()))]
-
-
-@cache
-def sha256(path: str) -> str:
-    """Return the SHA-256 of a source file, which does not change while it is loaded."""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+def foreign(sources: Iterable[SourceFile]) -> list[SourceFile]:
+    """Return the sources that `code_version` does not cover, in their order, each once."""
+    return [
+        source
+        for source in each_once(sources)
+        if not any(map(Path(source.path).is_relative_to, _folders()))
+    ]
 
 
 # Packages that start runs or read records.
 READERS = (
-    *("testing", "audits", "probes", "results", "sweep"),
-    *("tables", "figures", "leaderboard", "reproduce", "cli"),
+    *("testing", "audits", "probes", "functional", "results", "sweeps", "tables", "figures"),
+    *("analysis", "tracking", "leaderboard", "reproduce", "public", "cli"),
 )
 
 

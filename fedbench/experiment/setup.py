@@ -13,6 +13,7 @@ from fedbench.adversary.threat_model import OwnedRows
 from fedbench.api import Attack, Memory, Rehearsal, Sees, ServerView, Shared, Traits, hooks
 from fedbench.core.blame import Hook, ask
 from fedbench.core.rng import Secret
+from fedbench.core.sources import SourceFile
 from fedbench.core.trees import Layout, Tree
 from fedbench.data.datasets import Data
 from fedbench.executors.training import Client, Executor, untouched
@@ -60,6 +61,7 @@ class Setup:
     shared: Shared
     executor: Executor
     secret: Secret  # root of all draws of the run; no plug-in is handed it
+    sources: Sequence[SourceFile]  # of plug-ins of other packages
     canonical: bool  # whether it is to have the same numbers on every processor
 
     @property

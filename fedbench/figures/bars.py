@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedbench.figures.layout import Words, page, wrap
+from fedbench.figures.layout import PLAIN, View, Words, page, wrap
 from fedbench.figures.style import BAR, FAINT, INK, RULE, SHADE, WORST, Mark, styled
 from fedbench.figures.systems import SystemRows, setting, sureness, systems, tested
 from fedbench.results.aggregate import interval
@@ -125,7 +125,7 @@ def shows(rows: Sequence[Row]) -> bool:
 
 
 @styled
-def compose(rows: Sequence[Row]) -> Figure:
+def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     """Draw a group of bars per system, a bar per attack; the best worst case on top."""
     by_system = {system.name: impacts(system) for system in systems(rows)}
     groups = stacked({name: lanes for name, lanes in by_system.items() if lanes})
@@ -135,13 +135,13 @@ def compose(rows: Sequence[Row]) -> Figure:
     counts = [count for row in rows if (count := len(row.impacts()))]
     caption = f"Clean minus attacked accuracy on the {tested(rows)}, last round. "
     words = Words("Attack impact", setting(rows), caption + sureness(rows, "Line", counts))
-    sheet = page(words, keys)
+    sheet = page(words, keys, width=view.inches)
     axes = sheet.panels[0]
     low, high = reach(drawn)
     air = 0.02 * (high - low) if low < 0 else 0.0
     axes.set(xlim=(low - air, high + 0.08 * (high - low)))
     axes.set_xlabel("accuracy lost, percentage points")
-    write_groups(axes, groups)
+    write_groups(axes, groups, view.inches - 2.0)
     draw_bars(axes, groups)
     return sheet.fit(height(groups))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedbench.figures.labels import place_labels
-from fedbench.figures.layout import Words, page, wrap
+from fedbench.figures.layout import PLAIN, View, Words, page, wrap
 from fedbench.figures.style import COLOURS, FAINT, INK, WORST, Mark, styled
 from fedbench.figures.systems import SystemRows, ends, setting, sureness, systems, tens, tested
 from fedbench.results.aggregate import pareto
@@ -72,7 +72,7 @@ def shows(rows: Sequence[Row]) -> bool:
 
 
 @styled
-def compose(rows: Sequence[Row]) -> Figure:
+def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     """Draw a point per system with its name beside it, or with a number if names have no room."""
     shown = points(rows)
     best = front([point.spot for point in shown])
@@ -83,16 +83,16 @@ def compose(rows: Sequence[Row]) -> Figure:
     words = Words(f"Accuracy{columns.in_worst_case(rows)} against bits", setting(rows), caption)
     keys = _keys(shown, rows)
     if len(shown) <= LABELLED:
-        sheet = page(words, keys)
+        sheet = page(words, keys, width=view.inches)
         _draw(sheet.panels[0], shown, best)
-        sheet.fit(HEIGHT)
+        sheet.fit(min(HEIGHT, 0.65 * view.inches))
         names = {i: "\n".join(wrap(p.system.name, 1.9, 8.5)) for i, p in enumerate(shown)}
         if _write(sheet.panels[0], names, shown, best):
             return sheet.figure
     listed = [f"{i + 1} {_listed(point)}" for i, point in enumerate(shown)]
-    sheet = page(replace(words, caption="\n".join([caption, *listed])), keys)
+    sheet = page(replace(words, caption="\n".join([caption, *listed])), keys, width=view.inches)
     _draw(sheet.panels[0], shown, best)
-    sheet.fit(HEIGHT)
+    sheet.fit(min(HEIGHT, 0.65 * view.inches))
     _write(sheet.panels[0], _numbers(sheet.panels[0], shown), shown, best)
     return sheet.figure
 

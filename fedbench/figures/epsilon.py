@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
-from fedbench.figures.layout import Words, fit_multiples, multiples
+from fedbench.figures.layout import PLAIN, View, Words, fit_multiples, multiples
 from fedbench.figures.style import INK, SHADE, Mark, decades, sign, styled
 from fedbench.figures.systems import (
     SystemRows,
@@ -89,7 +89,7 @@ def shows(rows: Sequence[Row]) -> bool:
 
 
 @styled
-def compose(rows: Sequence[Row]) -> Figure:
+def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     """Draw a panel per protocol."""
     drawn = lines(rows)
     looks = {name: sign(i) for i, name in enumerate(dict.fromkeys(line.name for line in drawn))}
@@ -104,7 +104,7 @@ def compose(rows: Sequence[Row]) -> Figure:
         keys.append(Mark(f"{columns.worst_case(rows)} over the attacks", INK, "o", line="-"))
     keys.append(Mark("no attack", INK, "o", line="--", hollow=True))
     words = Words(f"Accuracy{worst} against ε", setting(rows), caption)
-    sheet = multiples(words, keys, [(name, "") for name in names], "ε (logarithmic)")
+    sheet = multiples(words, keys, [(name, "") for name in names], "ε (logarithmic)", view.inches)
     places = _places(drawn)
     for axes, name in zip(sheet.panels, names, strict=False):
         here = [line for line in drawn if line.panel == name]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedbench.figures.layout import Words, page, wrap
+from fedbench.figures.layout import PLAIN, View, Words, page, wrap
 from fedbench.figures.style import FAINT, WORST, Mark, styled
 from fedbench.figures.systems import attacks, cautions, setting, systems, tested, undefended
 from fedbench.tables.numbers import NONE, percent
@@ -57,7 +57,7 @@ def shows(rows: Sequence[Row]) -> bool:
 
 
 @styled
-def compose(rows: Sequence[Row]) -> Figure:
+def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     """Draw the maps below each other on the same columns; the worst cell of a row is framed."""
     drawn = maps(rows)
     heads = [*attacks(rows), WORST_CASE]
@@ -69,7 +69,7 @@ def compose(rows: Sequence[Row]) -> Figure:
     if any(row.worst for row in rows):
         keys.append(Mark("the worst of its row", WORST, "s", hollow=True))
     names = {rule: wrap(rule, NAMES, 8.5, most=2) for each in drawn for rule in each.defenses}
-    width = max(NARROWEST, COLUMN * len(heads) + NAMES + 1.0)
+    width = view.width or max(NARROWEST, COLUMN * len(heads) + NAMES + 1.0)
     heights = [LANE * len(each.defenses) for each in drawn]
     sheet = page(words, keys, rows=len(drawn), width=width, sharex=True, height_ratios=heights)
     for axes, each in zip(sheet.panels, drawn, strict=True):

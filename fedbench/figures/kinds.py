@@ -14,8 +14,10 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from fedbench.core.errors import ConfigError, require
 from fedbench.figures import bars, bits, epsilon, heatmap, rounds, share
 from fedbench.figures.heatmap import WORST_CASE
+from fedbench.figures.layout import PLAIN, View
 from fedbench.figures.systems import SystemRows, attacks, setting, systems
 from fedbench.tables import columns, numbers
 from fedbench.tables.numbers import NONE, percent
@@ -211,7 +213,7 @@ class Kind:
     title: str
     lacks: str  # what rows lack of which nothing can be seen
     shows: Callable[[Sequence[Row]], bool]
-    compose: Callable[[Sequence[Row]], Figure]
+    compose: Callable[..., Figure]  # of rows and, if not `PLAIN`, a `View`
     sketch: Callable[[Sequence[Row], ConsoleOptions], Iterator[RenderableType]]
 
 
@@ -229,6 +231,14 @@ KINDS = {
     "share": Kind(share.TITLE, "two shares of malicious rows", *_SHARE),
     "epsilon": Kind("Accuracy against ε", "a finite epsilon", *_EPSILON),
 }
+
+
+def draw(name: str, rows: Sequence[Row], view: View = PLAIN) -> Figure:
+    """Draw a figure of this kind; `ConfigError` if there is no such kind, or nothing to see."""
+    require("kind", name, name in KINDS, f"one of {', '.join(KINDS)}")
+    if not KINDS[name].shows(rows):
+        raise ConfigError(f"kind {name!r} needs {KINDS[name].lacks} in the records, got none")
+    return KINDS[name].compose(rows, view)
 
 
 @dataclass(frozen=True)

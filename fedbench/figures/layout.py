@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from fedbench.core.errors import ConfigError
+from fedbench.core.errors import ConfigError, require
 from fedbench.figures.style import FAINT, WORST, Mark
 
 if TYPE_CHECKING:
@@ -18,9 +18,34 @@ if TYPE_CHECKING:
 
 # Inches.
 WIDTH = 10.0
+NARROWEST, WIDEST = 3.0, 60.0  # figures
 MARGIN = 0.25
 TALLEST = 400.0  # limit of matplotlib for a PNG of 160 dots an inch
+PANEL = 2.4  # narrowest of several panels beside each other
 LINE = 1.35  # height of a line of text, times its size
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """Choices of the reader of a figure.
+
+    Args:
+        width: Width of the figure in inches; None for 10, or what a heat map's columns take.
+    """
+
+    width: float | None = None
+
+    def __post_init__(self) -> None:
+        fits = self.width is None or NARROWEST <= self.width <= WIDEST
+        require("width", self.width, fits, f"{NARROWEST:g} to {WIDEST:g} inches")
+
+    @property
+    def inches(self) -> float:
+        """Width of a figure that is as wide as all others."""
+        return WIDTH if self.width is None else self.width
+
+
+PLAIN = View()
 
 
 @dataclass(frozen=True)
@@ -105,7 +130,11 @@ def page(
 
 
 def multiples(
-    words: Words, keys: Sequence[Mark], names: Sequence[tuple[str, str]], xlabel: str
+    words: Words,
+    keys: Sequence[Mark],
+    names: Sequence[tuple[str, str]],
+    xlabel: str,
+    inches: float = WIDTH,
 ) -> Page:
     """Return a page of equal panels that share their axes of accuracies.
 
@@ -113,9 +142,10 @@ def multiples(
     """
     count = len(names)
     columns = 1 if count == 1 else 2 if count <= 4 else 3 if count <= 12 else 4
+    columns = min(columns, max(1, int(inches / PANEL)))
     rows = math.ceil(count / columns)
-    sheet = page(words, keys, rows, columns, sharex=True, sharey=True)
-    width = (WIDTH - 2 * MARGIN - 0.6) / columns - 0.2
+    sheet = page(words, keys, rows, columns, inches, sharex=True, sharey=True)
+    width = (inches - 2 * MARGIN - 0.6) / columns - 0.2
     for i, axes in enumerate(sheet.panels):
         if i >= count:
             axes.set_visible(False)
@@ -138,6 +168,7 @@ def multiples(
 def fit_multiples(sheet: Page) -> Figure:
     """Give the panels a height that suits their number; see `Page.fit`."""
     height = {1: 4.0, 2: 2.6}.get(sheet.columns, 1.7)
+    height = min(height, 0.65 * sheet.figure.get_figwidth() / sheet.columns)
     return sheet.fit(height * len(sheet.panels) / sheet.columns)
 
 

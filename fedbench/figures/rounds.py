@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fedbench.figures.layout import Words, fit_multiples, multiples
+from fedbench.figures.layout import PLAIN, View, Words, fit_multiples, multiples
 from fedbench.figures.style import INK, WORST, Mark, sign, styled
 from fedbench.figures.systems import (
     SystemRows,
@@ -58,7 +58,7 @@ def shows(rows: Sequence[Row]) -> bool:
 
 
 @styled
-def compose(rows: Sequence[Row]) -> Figure:
+def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     """Draw a panel per system, the best worst case first."""
     shown = systems(rows)
     keys = _keys(rows)
@@ -70,7 +70,9 @@ def compose(rows: Sequence[Row]) -> Figure:
     if any(row.worst for row in rows):
         legend.append(Mark("the worst of its panel", WORST, line="-", thick=STRONG))
     words = Words("Accuracy over the rounds", setting(rows), caption)
-    sheet = multiples(words, legend, [(each.name, _note(each)) for each in shown], "round")
+    sheet = multiples(
+        words, legend, [(each.name, _note(each)) for each in shown], "round", view.inches
+    )
     for axes, system in zip(sheet.panels, shown, strict=False):
         for row in system.rows:
             _draw(axes, row, curves[id(row)], keys[row.cell.attack])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedbench.figures.layout import Words, fit_multiples, multiples
+from fedbench.figures.layout import PLAIN, View, Words, fit_multiples, multiples
 from fedbench.figures.style import INK, Mark, sign, styled
 from fedbench.figures.systems import attacks, ends, setting, sureness, systems, tens, tested
 
@@ -74,7 +74,7 @@ def shows(rows: Sequence[Row]) -> bool:
 
 
 @styled
-def compose(rows: Sequence[Row]) -> Figure:
+def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     """Draw a panel per system, with a mark for each cell and a dot for each of its seeds."""
     drawn = lines(rows)
     names = list(dict.fromkeys(line.system for line in drawn))
@@ -87,7 +87,7 @@ def compose(rows: Sequence[Row]) -> Figure:
         f"{sureness(rows, 'Vertical bar')}"
     )
     words = Words(TITLE, setting(rows), caption)
-    sheet = multiples(words, keys, [(name, "") for name in names], "malicious rows, %")
+    sheet = multiples(words, keys, [(name, "") for name in names], "malicious rows, %", view.inches)
     marked = [x for line in drawn for point, row in line.points for x in (point, *_spread(row))]
     width = max(max(marked) - min(marked), 0.1)
     for axes, name in zip(sheet.panels, names, strict=False):

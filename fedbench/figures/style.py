@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from fedbench.core.errors import ConfigError
+
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 STYLE = Path(__file__).with_name("fedbench.mplstyle")
-FORMATS = ("png", "svg")
+USUAL = ("png", "svg")  # formats of files, unless others are asked for
+FORMATS = (*USUAL, "pdf", "pgf")
 
 # The palette of Okabe and Ito, which the colour-blind tell apart. Vermilion marks the worst case.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9")
@@ -77,7 +80,7 @@ def styled(compose: Callable[P, R]) -> Callable[P, R]:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a PNG or an SVG, by the path's ending; `ConfigError` if that fails."""
+    """Write a file in one of `FORMATS`, by the path's ending; `ConfigError` if that fails."""
     from fedbench.core.files import write_atomically
 
     format = path.suffix.removeprefix(".")
@@ -86,13 +89,24 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def rendered(figure: Figure, format: str, letters: str = "path") -> bytes:
-    """Return a ``png`` or an undated ``svg``, whose letters are a ``path`` or text (``none``)."""
+    """Return a file, undated; the letters of an ``svg`` are a ``path`` or text (``none``).
+
+    The letters of a ``pdf`` are text in the figure's font. A ``pgf`` has the letters of the
+    document that includes it, and is measured by LaTeX: `ConfigError` where none is installed.
+    """
     from matplotlib import rc_context
 
     buffer = io.BytesIO()
-    with look(), rc_context({"svg.fonttype": letters}):
-        metadata = {"Date": None} if format == "svg" else {}
-        figure.savefig(buffer, format=format, metadata=metadata)
+    with look(), rc_context({"svg.fonttype": letters, "pdf.fonttype": 42}):
+        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(format)
+        try:
+            figure.savefig(buffer, format=format, metadata=undated)
+        except (RuntimeError, FileNotFoundError) as error:
+            if format != "pgf":
+                raise
+            raise ConfigError(
+                "format pgf needs LaTeX with xelatex, which is not installed; use pdf"
+            ) from error
     return buffer.getvalue()
 
 

@@ -146,7 +146,10 @@ def one_system(case: Case) -> Iterator[str]:
         if knows_the_truth(rule):
             yield f"no server knows who is malicious, got --defense {rule}"
     hashes: dict[str, set[str]] = {}
-    for source in (source for r in case.records for source in r.sources):
+    played = [source for r in case.records for source in r.sources]
+    for module in sorted({source.module for source in played if not source.package}):
+        yield f"every plug-in must be one that a package installs, got one of {module or 'nobody'}"
+    for source in played:
         hashes.setdefault(source.module, set()).add(source.sha256)
     for module, several in hashes.items():
         if len(several) > 1:

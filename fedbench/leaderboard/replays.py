@@ -20,9 +20,9 @@ from fedbench.leaderboard.resampling import probability
 from fedbench.leaderboard.rules import Rules
 from fedbench.leaderboard.seasons import Season
 from fedbench.results.gather import shortened
-from fedbench.sweep.drive import play_each
-from fedbench.sweep.local import Options
-from fedbench.sweep.watch import Watcher
+from fedbench.sweeps.drive import play_each
+from fedbench.sweeps.local import Options
+from fedbench.sweeps.watch import Watcher
 
 Stage = Literal["development", "ranking"]
 DRAWN = 2  # cells of the development stage that the value of the season draws

@@ -20,7 +20,7 @@ from fedbench.leaderboard.entry_rules import RULES, RuleFinding, errors, judge
 from fedbench.leaderboard.replays import Claim
 from fedbench.leaderboard.rules import Division, Rules, newest
 from fedbench.results.gather import ARCHIVE, shortened
-from fedbench.sweep.plan import Plan
+from fedbench.sweeps.plan import Plan
 
 
 def plan(rules: Rules, track: str, system: Mapping[str, Any]) -> str:
@@ -199,6 +199,6 @@ def infer(records: Sequence[Record], rules: Rules, division: Division) -> str:
     datasets = {track.name: rules.scenario(track).dataset for track in rules.track}
     fitting = [name for name, text in datasets.items() if meaning("dataset", text) == full]
     if division == "open" or not fitting:
-        return dataset.partition(":")[0]
+        return str(dataset.partition(":")[0])
     missed = {name: judge(Case(records, rules, division, name, "")) for name in fitting}
     return min(fitting, key=lambda name: len(errors(missed[name])))

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
+from types import FunctionType
 from typing import Literal
 
 import torch
@@ -18,6 +19,7 @@ from fedbench.core.blame import error_line
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.registry import UNWRITTEN
 from fedbench.core.rng import Key
+from fedbench.core.sources import source_of
 from fedbench.core.trees import Tree
 from fedbench.models.draws import draws_globally, own_draws
 from fedbench.models.layers import Pass, take_over
@@ -62,6 +64,41 @@ class ModuleModel(Model):
         require(f"{name}.init", self.init, self.init in ("given", "fresh"), "given or fresh")
         listed = not isinstance(self.weights, str)
         require(f"{name}.weights", self.weights, listed, "a tuple of names or patterns")
+
+    @property
+    def name(self) -> str:
+        """Name of the module's class or of the function that makes it."""
+        if isinstance(self.module, nn.Module):
+            return type(self.module).__name__
+        maker = self.module.func if isinstance(self.module, partial) else self.module
+        return str(getattr(maker, "__name__", type(self).__name__)).strip("<>_")
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 of source, structure and choices, and of the values of an instance, in hex.
+
+        Two functions of the same file that read other variables of it have the same one.
+        """
+        maker: object = type(self) if self.module is None else self.module
+        state: Tree = {}
+        if isinstance(self.module, nn.Module):
+            maker = type(self.module)
+            state = self.module.state_dict()
+        arguments = ""
+        if isinstance(maker, partial):
+            arguments = repr((maker.args, sorted(maker.keywords.items())))
+            maker = maker.func
+        code = maker if isinstance(maker, type | FunctionType) else type(maker)
+        structure = repr(self.module) if state else arguments
+        text = (
+            f"{source_of(code).sha256} {code.__qualname__} {structure} {self.weights} {self.init}"
+        )
+        hashed = hashlib.sha256(text.encode())
+        for name in sorted(state):
+            hashed.update(f"{name} {state[name].dtype} {tuple(state[name].shape)}".encode())
+            flat = state[name].detach().cpu().reshape(-1)
+            hashed.update(flat.view(torch.uint8).numpy().data)
+        return hashed.hexdigest()
 
     def make(self, image: Image, classes: int) -> nn.Module:
         """Return the module for samples of this shape; it may draw from torch's generators."""
@@ -166,6 +203,11 @@ class ModuleNet(Network):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of each parameter: `weights`, the rest, `statistics`, by the module's names."""
         return self.table
+
+    @property
+    def untrained(self) -> Tree:
+        """Frozen parameters and buffers of the module, as they were given."""
+        return {n: x for n, x in self.module.state_dict().items() if n not in self.table}
 
     @property
     def title(self) -> str:

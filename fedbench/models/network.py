@@ -128,6 +128,11 @@ class Network(ABC):
         bias = None if self.head_bias is None else params[self.head_bias]
         return F.linear(features, params[self.head], bias)
 
+    @property
+    def untrained(self) -> Tree:
+        """Values of a module's state dict that no run changes."""
+        return {}
+
     @abstractmethod
     def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
         """Return every parameter before training."""

@@ -4,9 +4,11 @@ Ten thousand records are read in a second; building them, and importing what the
 take a minute. A record in another layout than ours is left to `fedbench.experiment.record`.
 """
 
+from __future__ import annotations
+
 import typing
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import SchemaValidator, ValidationError, from_json
 from pydantic_core import core_schema as cs
@@ -15,6 +17,9 @@ from fedbench.core import seal
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.measurements import BY_NAME, MEASURED, SCHEMA, Kind, Result, Round, Timing
 from fedbench.results.fields import FAILED, NAMES, OPEN, RUN, SEEDS, SETTINGS, Entry, Fields
+
+if TYPE_CHECKING:
+    from fedbench.experiment.record import Record
 
 # Fields of a scenario that are written only if they differ from these values.
 UNWRITTEN: dict[str, Any] = {
@@ -57,9 +62,13 @@ def _optional(path: list[str]) -> bool:
 
 def schema(name: str, kind: Kind) -> cs.CoreSchema:
     """Return the schema of a field of a run, as the index keeps it; some may be None."""
+    return cs.nullable_schema(SCHEMAS[kind]) if optional(name) else SCHEMAS[kind]
+
+
+def optional(name: str) -> bool:
+    """Tell whether a field of a run may be None."""
     paths = BY_NAME[name].paths if name in BY_NAME else []
-    optional = name in OPEN or any(map(_optional, paths))
-    return cs.nullable_schema(SCHEMAS[kind]) if optional else SCHEMAS[kind]
+    return name in OPEN or any(map(_optional, paths))
 
 
 def table(fields: dict[str, cs.CoreSchema]) -> cs.CoreSchema:
@@ -131,6 +140,11 @@ def run(data: bytes, name: str) -> Entry | str:
         version = _version(data)
         return {None: "torn", 0: "foreign", SCHEMA: "foreign"}.get(version, "schema")
     return _entry(read, name) if sealed(data) else _read_slowly(data, name)
+
+
+def entry(record: Record) -> Entry:
+    """Return the fields of a run from its record, as `run` does from the record's text."""
+    return _entry(_RECORD.validate_json(record.to_json()), record.file_name)
 
 
 def sealed(data: bytes) -> bool:

@@ -32,8 +32,20 @@ def gather(
 ) -> list[Record]:
     """Read the records in files, archives and folders (``*.json``), each once, ordered by name.
 
+    As `collect`, but a run must be of one version of the code: else `ConfigError`.
+    """
+    records = collect(paths, skipped)
+    require_once(records)
+    return records
+
+
+def collect(
+    paths: Iterable[Path], skipped: Callable[[str], None] = lambda reason: None
+) -> list[Record]:
+    """Read records, each once, of whatever versions of the code, ordered by name.
+
     ``skipped`` is called with the reason why a file of a folder is no record. A file that was named
-    must be one, there must be any, and a run of one version of the code: else `ConfigError`.
+    must be one, and there must be any: else `ConfigError`.
     """
     listed = list(paths)
     records: dict[str, Record] = {}
@@ -43,8 +55,13 @@ def gather(
     if not records:
         where = ", ".join(map(str, listed)) or "no path"
         raise ConfigError(f"RECORDS must hold a record, got none in {where}; play some first")
+    return sorted(records.values(), key=lambda record: record.file_name)
+
+
+def require_once(records: Iterable[Record]) -> None:
+    """Raise `ConfigError` if two records are of one run, played by two versions of the code."""
     played: dict[Scenario, Record] = {}
-    for record in records.values():
+    for record in records:
         other = played.setdefault(record.scenario, record)
         if other is not record:
             raise ConfigError(
@@ -52,7 +69,6 @@ def gather(
                 f"of code {other.environment.fedbench} and {record.environment.fedbench}; "
                 "move those of one version to another folder"
             )
-    return sorted(records.values(), key=lambda record: record.file_name)
 
 
 def _folder(folder: Path, skipped: Callable[[str], None]) -> Iterator[Record]:

@@ -81,9 +81,14 @@ class Query:
             plural = "s" if number > 1 else ""
             remedy = f"fedbench results {shlex.quote(str(store))} --failed"
             complaints.append(f"{number} run{plural} failed: {remedy}")
+        return self.among(runs.entries, complaints)
+
+    def among(self, runs: list[Entry], complaints: Iterable[str] = ()) -> Answer:
+        """Answer a query for runs or cells from the entries of runs, with more to complain of."""
+        complaints = list(complaints)
         if self.each == "run":
-            return self._answer(runs.entries, self.conditions, complaints)
-        selected = _select(runs.entries, [c for c in self.conditions if c.field in OF_RUNS])
+            return self._answer(runs, self.conditions, complaints)
+        selected = _select(runs, [c for c in self.conditions if c.field in OF_RUNS])
         asked = {*self.columns, *(c.field for c in self.conditions)}
         asked.add((self.sort or "").removeprefix("-"))
         entries, repeated = cells(selected, intervals=not asked.isdisjoint(INTERVAL))

@@ -63,7 +63,7 @@ class ResultsPage:
         ``say`` returns a text in the characters that the output has, of which ``rule`` is one.
         """
         if self.entries:
-            whole = translated(self._table(), say)
+            whole = translated(self.table(), say)
             table = whole if self.flat else narrowed(whole, width)
             yield from plain_lines(table, width, rule)
             yield "", ""
@@ -75,12 +75,13 @@ class ResultsPage:
         """Write the answer for a page."""
         if not self.entries:
             return f"{escaped(self.count())}\n"
-        table = self._table()
+        table = self.table()
         notes = bullets(map(escaped, self._notes(table)))
         parts = (markdown(table), notes, f"{escaped(self.count())}\n")
         return "\n".join(filter(None, parts))
 
-    def _table(self) -> Table:
+    def table(self) -> Table:
+        """Make the table: flat, or by system with the columns that say something."""
         make = flat if self.flat else by_system
         return make(self.entries, self.query.fields, self.query.columns)
 

@@ -64,14 +64,20 @@ def as_parquet(rows: Rows, columns: Sequence[str], fields: Fields) -> bytes:
         raise ConfigError(
             "--format parquet needs pyarrow, which is not installed; pip install '.[parquet]'"
         ) from error
+    sink = arrow.BufferOutputStream()
+    parquet.write_table(arrow_table(rows, columns, fields), sink)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def arrow_table(rows: Rows, columns: Sequence[str], fields: Fields) -> Any:
+    """Return a ``pyarrow.Table`` whose columns have the types of their fields."""
+    import pyarrow as arrow
+
     types = dict.fromkeys(("number", "share", "points"), arrow.float64())
     types |= {"whole": arrow.int64(), "yes": arrow.bool_(), "texts": arrow.list_(arrow.string())}
     schema = arrow.schema([(name, types.get(fields[name], arrow.string())) for name in columns])
-    table = arrow.Table.from_pylist(list(rows), schema)
-    sink = arrow.BufferOutputStream()
-    parquet.write_table(table, sink)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return arrow.Table.from_pylist(list(rows), schema)
 
 
 def document(value: Any, indent: int = 1) -> str:

@@ -123,7 +123,7 @@ def attack(text: str, entry: Entry) -> str:
     """Return an attack without the parameters that have their defaults; ``clean`` for none."""
     if is_clean(text):
         return "clean"
-    return brief(entry.scenario.model_copy(update={"attack": text})).attack
+    return str(brief(entry.scenario.model_copy(update={"attack": text})).attack)
 
 
 def family(text: str) -> str:

@@ -22,7 +22,7 @@ from fedbench.executors.factory import require_device
 from fedbench.executors.malloc import keep_memory
 from fedbench.experiment.cells import Run
 from fedbench.experiment.record import Record
-from fedbench.sweep.engine import Crash, Engine, Job, News, crash, play_job
+from fedbench.sweeps.engine import Crash, Engine, Job, News, crash, play_job
 
 RUN_TIMEOUT = 6 * 3600.0  # seconds
 MOST = 65536  # processes, their threads, clients of a launch: torch crashes with 2**40 threads
@@ -46,6 +46,7 @@ class Options:
     isolate: bool = False  # attack and defense in processes of their own (`fedbench.isolation`)
     canonical: bool = False  # numbers of every processor (`fedbench.core.canonical`)
     states: Path | None = None  # folder that keeps the states of canonical runs
+    models: Path | None = None  # folder that keeps the deployed models
 
     def __post_init__(self) -> None:
         for name, low in {"workers": 0, "threads": 1, "chunk": 1, "together": 1}.items():
@@ -185,6 +186,7 @@ class LocalEngine(Engine):
             isolate=self.options.isolate,
             canonical=self.options.canonical,
             states=self.options.states,
+            models=self.options.models,
         )
         try:
             worker.pipe.send(job)

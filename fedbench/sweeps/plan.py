@@ -17,7 +17,7 @@ from fedbench.core.errors import ConfigError, few, nearest
 from fedbench.core.files import read_toml
 from fedbench.experiment.cells import AXES, Cell, Run, Skipped
 from fedbench.experiment.scenario import LAST_SEED, Scenario
-from fedbench.sweep.grid import MOST_CELLS, Grid, unite
+from fedbench.sweeps.grid import MOST_CELLS, Grid, unite
 
 FIELDS = tuple(name for name in Scenario.model_fields if name != "seed")
 PLUGINS = tuple(kind for kind in registry.KINDS if kind in FIELDS)  # fields that name a plug-in

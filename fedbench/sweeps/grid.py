@@ -12,7 +12,7 @@ from fedbench.core.errors import ConfigError, Incompatible, PluginError, Unknown
 from fedbench.experiment.cells import AXES, Cell, Skipped, differing
 from fedbench.experiment.compatibility import Plugins, load_plugins
 from fedbench.experiment.scenario import ADVERSARY, Scenario
-from fedbench.sweep.ensemble import ALL, INSTALLED, STRONGEST, budget, expand
+from fedbench.sweeps.ensemble import ALL, INSTALLED, STRONGEST, budget, expand
 
 MOST_CELLS = 100_000  # combinations of a grid, each of which is held in memory
 # fields that matter only with a mechanism, or a protocol with noise of its own
@@ -25,7 +25,7 @@ class Grid:
 
     ``axes`` are the values of each field, in the order in which they vary, the first one slowest;
     protocol, mechanism, defense and attack always vary last. The clean run, attack ``none``, is
-    always part of it and comes first. Names of several attacks (`fedbench.sweep.ensemble`) stand
+    always part of it and comes first. Names of several attacks (`fedbench.sweeps.ensemble`) stand
     for those that fit the protocol. A combination that would repeat a run under another description
     is skipped: an attack by nobody, a delta without a mechanism, a share that no rule reads.
     """

@@ -8,8 +8,8 @@ from operator import eq
 
 from fedbench.core import registry
 from fedbench.experiment.cells import Cell, Run
-from fedbench.sweep.engine import Job, play_job
-from fedbench.sweep.local import Options
+from fedbench.sweeps.engine import Job, play_job
+from fedbench.sweeps.local import Options
 
 Speed = tuple[float, float]  # seconds until the first round begins, and of an evaluated round
 

@@ -12,9 +12,9 @@ from fedbench.experiment.cells import Cell, Run
 from fedbench.experiment.measurements import Round
 from fedbench.experiment.record import Record
 from fedbench.results.store import Failure, Store
-from fedbench.sweep.engine import Crash, Engine
-from fedbench.sweep.local import LocalEngine, Options
-from fedbench.sweep.watch import Watcher
+from fedbench.sweeps.engine import Crash, Engine, model_name
+from fedbench.sweeps.local import LocalEngine, Options
+from fedbench.sweeps.watch import Watcher
 
 PATIENCE = 0.5  # seconds between two checks of runs that another sweep is playing
 
@@ -39,6 +39,7 @@ class Sweep:
     chunk: int = 32  # clients that are trained at once; fewer where memory runs out
     retry_failed: bool = False  # also play what has failed before
     strict: bool = False  # end at the first failure
+    models: Path | None = None  # folder that has the deployed model of every record
     canonical: bool = False  # take no record that is there unless its run was canonical
 
     def __post_init__(self) -> None:
@@ -90,6 +91,8 @@ class Sweep:
         if self.store.has(run):
             if self.canonical:
                 self._require_canonical(run)
+            if self.models is not None:
+                self._require_model(run, self.models)
             self.tally.found.append(run)
             self.watcher.found(run.cell, run.seed)
             return True
@@ -112,6 +115,15 @@ class Sweep:
             raise ConfigError(
                 f"--out must be a store of canonical records, got {self.store.path(run)}; "
                 "choose another folder"
+            )
+
+    def _require_model(self, run: Run, folder: Path) -> None:
+        """Raise `ConfigError` if the record that is there is of a run that kept no model."""
+        name = model_name(self.store.record(run))
+        if not (folder / name).exists():
+            raise ConfigError(
+                f"--out must have {name} beside the record of the same name, which was played "
+                "without --save-model; choose another folder"
             )
 
     def _hear(self, run: Run, what: Round | Record | Crash | None) -> None:
@@ -188,6 +200,7 @@ def play_each(
                 retry_failed=True,
                 strict=strict,
                 canonical=options.canonical,
+                models=options.models,
             )
             tally = sweep.play(runs)
         records: dict[Cell, list[Record]] = {}

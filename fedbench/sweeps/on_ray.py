@@ -17,8 +17,8 @@ from fedbench.experiment.cells import Run
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.record import Record, parse
 from fedbench.experiment.scenario import code_version
-from fedbench.sweep.engine import Crash, Engine, Job, News, crash, play_job
-from fedbench.sweep.local import Options, available_cores, overtime
+from fedbench.sweeps.engine import Crash, Engine, Job, News, crash, play_job
+from fedbench.sweeps.local import Options, available_cores, overtime
 
 RETRIES = 3  # of Ray itself, for a run whose process or node was lost
 PATIENCE = 10.0  # seconds for a cluster's machine to answer

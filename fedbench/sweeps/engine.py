@@ -11,8 +11,9 @@ from fedbench.core.blame import line, message_of
 from fedbench.core.errors import ConfigError, FedbenchError, PluginError, Unavailable
 from fedbench.data.datasets import Data
 from fedbench.experiment.cells import Run
+from fedbench.experiment.deployed import DeployedModel
 from fedbench.experiment.measurements import Round
-from fedbench.experiment.record import Record
+from fedbench.experiment.record import Record, file_name
 from fedbench.experiment.scenario import Scenario
 
 
@@ -46,6 +47,7 @@ class Job:
     isolate: bool = False  # attack and defense run in processes of their own
     canonical: bool = False  # numbers are to be those of every processor
     states: Path | None = None  # folder that keeps the states of a canonical run
+    models: Path | None = None  # folder that keeps the deployed model
 
 
 class Engine(ABC):
@@ -81,10 +83,11 @@ LONGEST = 100_000  # characters of a traceback; a longer one loses its middle
 def play_job(
     job: Job, progress: Callable[[Round], None] | None = None, data: Data | None = None
 ) -> Record:
-    """Play a job in this process; ``progress`` and ``data`` as in `fedbench.run.play`."""
+    """Play a job in this process; ``progress`` is told each round."""
     from fedbench.run import play
 
-    return play(
+    models: list[DeployedModel] = []
+    record = play(
         job.scenario,
         device=job.device,
         executor=job.executor,
@@ -92,9 +95,19 @@ def play_job(
         isolate=job.isolate,
         canonical=job.canonical,
         states=job.states,
-        progress=progress,
+        callbacks=[] if progress is None else [progress],
         data=data,
+        deliver=None if job.models is None else models.append,
     )
+    for model in models:
+        assert job.models is not None
+        model.save(job.models / model_name(record), record)
+    return record
+
+
+def model_name(record: Record) -> str:
+    """Return the name of the file of a run's deployed model: its record's, with another ending."""
+    return Path(file_name(record.scenario, record.id)).with_suffix(".safetensors").name
 
 
 def crash(error: BaseException) -> Crash:

@@ -1,0 +1,1 @@
+"""Functions that `import fedbench` offers: play a scenario, or many, from Python."""

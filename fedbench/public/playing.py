@@ -1,0 +1,204 @@
+"""Play from Python: one scenario, or many of them."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal, overload
+
+from fedbench import run
+from fedbench.analysis.results import Results
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError
+from fedbench.data.datasets import Data
+from fedbench.experiment.callbacks import Follower
+from fedbench.experiment.cells import Cell, Run
+from fedbench.experiment.deployed import DeployedModel
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import PLUGINS, Scenario
+from fedbench.public.words import in_python
+from fedbench.results.store import Store
+from fedbench.sweeps.drive import Sweep
+from fedbench.sweeps.engine import Engine
+from fedbench.sweeps.follow import Following
+from fedbench.sweeps.here import HereEngine
+from fedbench.sweeps.local import LocalEngine, Options
+from fedbench.sweeps.watch import Watcher
+
+
+@overload
+def play(
+    scenario: Scenario,
+    *,
+    device: str = ...,
+    executor: str = ...,
+    chunk: int = ...,
+    callbacks: Sequence[Follower] = ...,
+    data: Data | None = ...,
+    isolate: bool = ...,
+    canonical: bool = ...,
+    states: Path | None = ...,
+    return_model: Literal[False] = ...,
+) -> Record: ...
+@overload
+def play(
+    scenario: Scenario,
+    *,
+    device: str = ...,
+    executor: str = ...,
+    chunk: int = ...,
+    callbacks: Sequence[Follower] = ...,
+    data: Data | None = ...,
+    isolate: bool = ...,
+    canonical: bool = ...,
+    states: Path | None = ...,
+    return_model: Literal[True],
+) -> tuple[Record, DeployedModel]: ...
+def play(
+    scenario: Scenario,
+    *,
+    device: str = "auto",
+    executor: str = "auto",
+    chunk: int = 32,
+    callbacks: Sequence[Follower] = (),
+    data: Data | None = None,
+    isolate: bool = False,
+    canonical: bool = False,
+    states: Path | None = None,
+    return_model: bool = False,
+) -> Record | tuple[Record, DeployedModel]:
+    """Play a scenario from the first round to the last; return its record.
+
+    >>> import fedbench
+    >>> record = fedbench.play(fedbench.Scenario(clients=4, per_round=2, rounds=1, epochs=1))
+    >>> 0 <= record.result.accuracy <= 1
+    True
+
+    Args:
+        scenario: Description of the run.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        executor: Training of the clients of a round: ``loop``, one after the other, ``stacked``,
+            together, or ``auto``, the faster one.
+        chunk: Clients that are trained at once by ``stacked``.
+        callbacks: Followers of the run: objects of `Callback`, or functions that are called with
+            each `Round`. What one raises ends the run.
+        data: Samples to play on instead of the scenario's data set. The id of the record covers
+            them.
+        isolate: Run attack and defense in processes of their own, which hold nothing but what they
+            are shown.
+        canonical: Have the same numbers on every processor; the process must have been started for
+            it (`fedbench.core.canonical`).
+        states: Folder that keeps the state before each round of a canonical run.
+        return_model: Return the deployed model beside the record.
+
+    Raises:
+        ConfigError: the scenario names something that cannot be had or does not fit.
+        PluginError: a plug-in raised, or returned what it must not.
+    """
+    models: list[DeployedModel] = []
+    with in_python():
+        if isolate:
+            require_installed(scenario, "isolate", ("attack", "defense"))
+        record = run.play(
+            scenario,
+            device=device,
+            executor=executor,
+            chunk=chunk,
+            callbacks=callbacks,
+            data=data,
+            isolate=isolate,
+            canonical=canonical,
+            states=states,
+            deliver=models.append if return_model else None,
+        )
+    return (record, models[0]) if return_model else record
+
+
+def sweep(
+    scenarios: Scenario | Iterable[Scenario],
+    *,
+    seeds: Sequence[int] | None = None,
+    out: Path | str | None = None,
+    device: str = "auto",
+    executor: str = "auto",
+    workers: int = 0,
+    threads: int = 1,
+    run_timeout: float = 21600.0,
+    isolate: bool = False,
+    callbacks: Sequence[Follower] = (),
+) -> Results:
+    """Play many scenarios, several at once; return their records in the same order.
+
+    Runs that have a record in ``out`` are not played again. One run that fails does not end the
+    others: they are played, and then its error is raised.
+
+    Plug-ins, models and data that were given as objects live in this process alone, so such runs
+    are played here, one after the other, whatever ``workers`` says.
+
+    >>> import fedbench
+    >>> tiny = fedbench.Scenario(clients=4, per_round=2, rounds=1, epochs=1)
+    >>> [record.scenario.seed for record in fedbench.sweep(tiny, seeds=[0, 1], workers=1)]
+    [0, 1]
+
+    Args:
+        scenarios: Description of each run, or one description.
+        seeds: Seeds of every scenario; by default the one that each has.
+        out: Folder of the records; by default they are not kept.
+        device: As in `play`.
+        executor: As in `play`.
+        workers: Processes; 0 for one per accelerator, or one per ``threads`` cores.
+        threads: Threads of each process.
+        run_timeout: Seconds after which a run in a worker is ended and counts as failed.
+        isolate: As in `play`.
+        callbacks: As in `play`, told of all runs, each with its scenario; what is played here is
+            told when a run is over.
+
+    Raises:
+        ConfigError: a scenario cannot be played, or a run failed.
+    """
+    given = [scenarios] if isinstance(scenarios, Scenario) else list(scenarios)
+    with in_python():
+        options = Options(
+            device=device,
+            executor=executor,
+            workers=workers,
+            threads=threads,
+            run_timeout=run_timeout,
+            isolate=isolate,
+        )
+        runs = [
+            Run(Cell(one), s) for one in given for s in ([one.seed] if seeds is None else seeds)
+        ]
+        distinct = list({run.id: run for run in runs}.values())
+        here = any(map(is_here, given))
+        if here and isolate:
+            for scenario in given:
+                require_installed(scenario, "isolate", ("attack", "defense"))
+        engine: Engine = HereEngine(options)
+        if not here:
+            engine = LocalEngine(options, options.processes(len(distinct)))
+        with TemporaryDirectory() as nowhere:
+            folder = Path(nowhere if out is None else out)
+            with engine, Store(folder) as store:
+                watching = Following(Watcher(), callbacks)
+                tally = Sweep(engine, store, watching, retry_failed=True).play(distinct)
+                for failed, failure in tally.failed.items():
+                    raise ConfigError(f"{failed}: {failure}")
+                if tally.left:
+                    raise KeyboardInterrupt
+                return Results(map(store.record, runs))
+
+
+def is_here(scenario: Scenario) -> bool:
+    """Tell whether this process alone knows a part of the scenario."""
+    return any(registry.is_here(kind, getattr(scenario, kind)) for kind in PLUGINS)
+
+
+def require_installed(scenario: Scenario, subject: str, kinds: Iterable[str]) -> None:
+    """Raise `ConfigError` if this process alone knows one of these parts of a scenario."""
+    for kind in kinds:
+        text = getattr(scenario, kind)
+        if registry.is_here(kind, text):
+            raise ConfigError(
+                f"{subject} must have an {kind} that a package has installed, got {text}, which "
+                "this process alone knows; install it as docs/how-to says, or leave it out"
+            )

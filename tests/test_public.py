@@ -1,0 +1,283 @@
+"""The Python interface: plug-ins as objects, models that are kept, errors that speak Python."""
+
+import copy
+import hashlib
+import inspect
+import linecache
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import fedbench
+from fedbench import play, sweep
+from fedbench.api import Attack, AttackView, Defense, ServerView
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError, FedbenchError, UnknownPluginError
+from fedbench.data.datasets import Data
+from fedbench.experiment.prepare import load_pool, prepare
+from fedbench.experiment.record import Source
+from fedbench.experiment.scenario import Scenario
+from fedbench.payload import Payload
+
+TINY: dict[str, Any] = {"clients": 5, "per_round": 4, "rounds": 1, "epochs": 1, "malicious": 0.4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Louder(Attack):
+    """Send the honest message many times over.
+
+    Args:
+        times: Factor of every value.
+    """
+
+    times: float = 3.0
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        return view.own.nearest(view.own.values() * self.times), memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Least(Defense[Payload]):
+    """Take the least of every coordinate.
+
+    Args:
+        f: Rows that may be malicious.
+    """
+
+    f: int | None = None
+
+    def tolerates(self, n: int) -> int:
+        return 0
+
+    def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Any, Any]:
+        return received.values().amin(dim=0), state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shifted(Attack):
+    """Hold a tensor, which no text can say."""
+
+    by: torch.Tensor = torch.zeros(1)  # noqa: RUF009
+
+
+@pytest.fixture(autouse=True)
+def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_HERE", {})
+
+
+def test_plugins_as_objects_play_what_their_texts_would() -> None:
+    scenario = Scenario(attack=Louder(times=5), defense=Least(f=1), **TINY)
+    assert (scenario.attack, scenario.defense) == ("louder:times=5", "least:f=1")
+    record = play(scenario)
+    assert record.scenario.attack == "louder:times=5.0"
+    again = play(Scenario(attack="louder:times=5", defense="least:f=1", **TINY))
+    assert again.id == record.id
+    assert again.result == record.result
+
+
+def test_a_plugin_of_ours_as_an_object_is_the_installed_one() -> None:
+    rule = registry.load("defense", "nnm:f=1+multi-krum:f=1")
+    fsl = registry.load("protocol", "fsl:k=0.3")
+    scenario = Scenario(protocol=fsl, defense=rule)
+    assert scenario.defense.startswith("nnm:f=1")
+    assert registry.load("defense", scenario.defense) == rule
+    assert registry.load("protocol", scenario.protocol) == fsl
+    assert registry._HERE == {}
+
+
+def test_a_record_says_that_nobody_installed_the_plugin_and_which_source_it_had() -> None:
+    record = play(Scenario(attack=Louder(), **TINY))
+    (source,) = record.sources
+    content = Path(__file__).read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    assert source == Source(module="test_public", package="", version="", url="", sha256=digest)
+
+
+def test_the_source_of_a_class_in_a_notebook_is_that_of_its_cell() -> None:
+    cell = (
+        "from dataclasses import dataclass\nfrom fedbench.api import Attack\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Cell(Attack):\n"
+        "    def craft(self, view, memory):\n        return view.own, memory\n"
+    )
+    digests = []
+    for name, text in (("<cell 1>", cell), ("<cell 2>", cell), ("<cell 3>", cell + "# else\n")):
+        lines = text.splitlines(keepends=True)
+        linecache.cache[name] = (len(text), None, lines, name)
+        space: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile(text, name, "exec"), space)
+        with pytest.raises((TypeError, OSError)):
+            Path(inspect.getfile(space["Cell"])).read_bytes()
+        registry._HERE.clear()
+        digests.append(play(Scenario(attack=space["Cell"](), **TINY)).sources[0].sha256)
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_class_is_registered_for_this_process_and_a_cell_may_run_again() -> None:
+    fedbench.register("attack", "shout")(Louder)
+    assert Scenario(attack=Louder(times=2)).attack == "shout:times=2"
+    fedbench.register("attack", "shout")(Louder)
+    assert "shout" in registry.names("attack")
+    assert fedbench.plugins("attack")["shout"] is Louder
+    with pytest.raises(ConfigError, match="a name of its own, got 'shout', which is taken"):
+        fedbench.register("attack", "shout")(replace_class())
+    with pytest.raises(ConfigError, match="a name of its own, got 'alie', which is taken"):
+        fedbench.register("attack", "alie")(Louder)
+    with pytest.raises(UnknownPluginError, match=r"must be a frozen dataclass that inherits"):
+        fedbench.register("defense", "shout")(Louder)
+    with pytest.raises(ConfigError, match="small letters, digits, hyphens, got 'Shout'"):
+        fedbench.register("attack", "Shout")(Louder)
+
+
+def replace_class() -> type[Attack]:
+    @dataclass(frozen=True, kw_only=True)
+    class Other(Attack):
+        """Do nothing that is worth a name."""
+
+    return Other
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"attack": Louder}, r"Scenario.attack must be a plug-in or its text, .*write Louder\(\)"),
+        ({"attack": Least()}, "attack 'least' must be a frozen dataclass that inherits"),
+        ({"attack": Shifted()}, "Shifted.by must be a number, a word or None.*got a tensor"),
+        ({"rounds": 0}, "Scenario.rounds must be >= 1, got 0"),
+        ({"per_round": 60}, "Scenario.per_round must be <= Scenario.clients = 50, got 60"),
+    ],
+)
+def test_what_is_no_scenario_is_refused_in_the_words_of_python(
+    fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(FedbenchError, match=message):
+        Scenario(**fields)
+
+
+def test_errors_of_a_run_name_fields_and_arguments_where_the_command_names_options() -> None:
+    with pytest.raises(ConfigError, match=r"^Scenario.defense krum with f = 9 needs at least 21"):
+        play(Scenario(defense="krum:f=9"))
+    with pytest.raises(ConfigError, match=r"^device must be auto, cpu or cuda, got 'tpu'$"):
+        play(Scenario(**TINY), device="tpu")
+    with pytest.raises(ConfigError, match=r"^isolate must have an attack that a package"):
+        play(Scenario(attack=Louder(), **TINY), isolate=True)
+    with pytest.raises(ConfigError, match=r"^workers must be >= 0, got -1"):
+        sweep(Scenario(**TINY), workers=-1)
+
+
+def test_the_model_that_is_returned_is_the_one_that_was_evaluated(tmp_path: Path) -> None:
+    scenario = Scenario(**TINY | {"malicious": 0.0, "rounds": 2})
+    record, model = play(scenario, return_model=True)
+    data = load_pool("digits")
+    rows = torch.cat(prepare(scenario).population.judged)
+    right = model.predict(data.floats(rows)).argmax(dim=1) == data.y[rows]
+    assert float(right.double().mean()) == pytest.approx(record.result.accuracy, abs=1e-12)
+    model.save(tmp_path / "model.safetensors", record)
+    kept = load_file(tmp_path / "model.safetensors")
+    assert kept.keys() == model.state_dict().keys()
+    assert all(torch.equal(kept[name], x) for name, x in model.state_dict().items())
+
+
+def test_an_ensemble_is_saved_member_by_member_and_is_no_single_state_dict(tmp_path: Path) -> None:
+    _, model = play(Scenario(**TINY), return_model=True)
+    twice = replace(model, members=model.members * 2)
+    twice.save(tmp_path / "two.safetensors")
+    assert {"0.conv1", "1.conv1"} <= load_file(tmp_path / "two.safetensors").keys()
+    with pytest.raises(ConfigError, match="got an ensemble of 2"):
+        twice.state_dict()
+
+
+def test_a_sweep_returns_its_records_in_order_and_plays_nothing_twice(tmp_path: Path) -> None:
+    loud = Scenario(attack=Louder(), **TINY)
+    quiet = Scenario(**TINY)
+    records = sweep([loud, quiet, loud], seeds=[1, 0], out=tmp_path)
+    assert [r.scenario.seed for r in records] == [1, 0, 1, 0, 1, 0]
+    attacks = [r.scenario.attack for r in records]
+    assert attacks[::2] == ["louder:times=3.0", "none", "louder:times=3.0"]
+    assert list(records[:2]) == list(records[4:])
+    seconds = [r.timing.seconds for r in sweep([loud, quiet, loud], seeds=[1, 0], out=tmp_path)]
+    assert seconds == [r.timing.seconds for r in records]
+
+
+def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
+    few = Scenario(attack=Louder(), **TINY | {"clients": 2000, "per_round": 2})
+    with pytest.raises(ConfigError, match="dirichlet:minimum=10 needs"):
+        sweep([few, Scenario(attack=Louder(), **TINY)], out=tmp_path)
+    assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+def test_own_samples_are_named_by_their_digest_and_play() -> None:
+    pool = load_pool("digits")
+    mine = Data(pool.x[:600], pool.y[:600], 10, 16.0, pool.mean, pool.std)
+    scenario = Scenario(dataset=mine, **TINY)
+    assert scenario.dataset == f"given-{mine.identity[:16]}"
+    record = play(scenario)
+    assert record.data_digest == mine.digest
+    other = Data(pool.x[:599], pool.y[:599], 10, 16.0, pool.mean, pool.std)
+    assert play(Scenario(dataset=other, **TINY)).id != record.id
+
+
+def test_the_package_shows_what_it_offers_without_importing_torch() -> None:
+    code = (
+        "import sys, fedbench; assert {'play', 'sweep', 'register', 'plugins', 'Scenario',"
+        "'Record', '__version__'} <= set(dir(fedbench)); fedbench.__version__;"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_command_keeps_models_beside_records(tmp_path: Path, command: Any) -> None:
+    options = ["--clients", 4, "--per-round", 2, "--rounds", 1, "--epochs", 1, "--malicious", 0]
+    line = ["attack", "-p", "fedavg", "-a", "none", *options, "--seeds", 0, "--out", tmp_path]
+    assert command(*line, "--save-model")[0] == 0
+    (kept,) = tmp_path.glob("*.safetensors")
+    assert kept.with_suffix(".json").exists()
+    assert "conv1" in load_file(kept)
+    kept.unlink()
+    code, _, err = command(*line, "--save-model")
+    assert (code, "played without --save-model" in err) == (2, True)
+
+
+class Perceptron(torch.nn.Module):
+    """Two linear layers."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(64, width)
+        self.norm = torch.nn.BatchNorm1d(width)
+        self.outer = torch.nn.Linear(width, 10)
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.outer(torch.relu(self.norm(self.inner(x.flatten(1)))))
+        return out
+
+
+def test_a_module_plays_and_its_trained_weights_go_back_into_it() -> None:
+    scenario = Scenario(model=Perceptron, protocol="fedavg", **TINY | {"rounds": 3})
+    assert re.fullmatch(r"perceptron-[0-9a-f]{16}", scenario.model)
+    record, model = play(scenario, return_model=True)
+    assert record.parameters == 64 * 16 + 16 + 4 * 16 + 16 * 10 + 10
+    mine = Perceptron().eval()
+    mine.load_state_dict(model.state_dict())
+    x = load_pool("digits").floats(torch.arange(20))
+    assert torch.allclose(mine(x).softmax(dim=1), model.predict(x), atol=1e-6)
+
+
+def test_the_name_of_a_module_follows_its_weights_and_its_maker() -> None:
+    one = Perceptron()
+    assert Scenario(model=one).model == Scenario(model=copy.deepcopy(one)).model
+    with torch.no_grad():
+        one.outer.bias[3] += 1
+    assert len({Scenario(model=m).model for m in (one, Perceptron(), Perceptron)}) == 3
+    wide = Scenario(model=partial(Perceptron, width=8)).model
+    assert wide.startswith("perceptron-")
+    assert wide != Scenario(model=partial(Perceptron, width=9)).model
+    assert Scenario(model=lambda: Perceptron(4)).model.startswith("lambda-")

@@ -118,7 +118,7 @@ def test_the_digest_sees_pixels_labels_shapes_and_owners() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x": torch.zeros(2, 2, 1, 1)}, r"x uint8 \(N, C, H, W\).* got torch.float32"),
+        ({"x": torch.zeros(2, 2, 1, 1).double()}, r"x uint8 \(N, C, H, W\).* got torch.float64"),
         ({"x": torch.zeros(2, 2, 1, dtype=torch.uint8)}, r"got torch.uint8 \(2, 2, 1\)"),
         ({"y": torch.tensor([0, 1, 1])}, r"torch.int64 \(3,\)"),
         ({"y": torch.tensor([0, 1], dtype=torch.int32)}, "torch.int32"),

@@ -30,6 +30,8 @@ class EdgeCase(Attack):
         distance in pixel space for their density.
     """
 
+    works_on = ("image", "numbers")
+
     source: int = 7
     target: int = 1
     tail: float = 0.2

@@ -119,6 +119,8 @@ class IBA(Attack):
         excludes the projection, which has a fixed radius and follows every step.
     """
 
+    works_on = ("image",)
+
     choices: ClassVar[Choices] = {"final": (0.3,), "ratio": (1.0,)}
 
     target: int = 0

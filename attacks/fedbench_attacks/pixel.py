@@ -27,6 +27,8 @@ class Pixel(Attack):
         Model Supply Chain", 2017, https://arxiv.org/abs/1708.06733, the pattern backdoor on MNIST.
     """
 
+    works_on = ("image",)
+
     size: int = 3
     rho: float = 0.5
     target: int = 0

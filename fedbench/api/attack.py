@@ -269,6 +269,8 @@ class Attack:
     """An adversary's use of its clients. Override what it does; the rest is identity."""
 
     accepts: ClassVar[Alphabets] = (Payload,)
+    # Kinds of samples that it works on: it may change only labels, or numbers, or pixels.
+    works_on: ClassVar[tuple[str, ...]] = ("image", "numbers", "ids")
     # What ``as=`` stands for, where the paper's text and its released code are two systems.
     variants: ClassVar[Variants] = {}
     # Values of its parameters that are worth trying, for ``--attack strongest``.

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,40 +24,54 @@ from torch import Tensor
 from fedbench.core.errors import ConfigError, require
 from fedbench.data import archives
 
+Kind = Literal["image", "numbers", "ids"]
+
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """``N`` labelled images and how to normalise them."""
+    """``N`` labelled samples and how to normalise them: images, rows of numbers or token ids."""
 
-    x: Tensor  # ``(N, C, H, W)`` uint8 images
+    x: Tensor  # ``(N, C, H, W)`` uint8 images, or ``(N, ...)`` float32 numbers or int64 ids
     y: Tensor  # ``(N,)`` int64 labels in ``0 .. classes - 1``
     classes: int
-    scale: float  # the value of a white pixel: dividing by it maps ``x`` to [0, 1]
-    mean: tuple[float, ...]  # of the scaled pixels, per channel
-    std: tuple[float, ...]
+    scale: float = 1.0  # the value of a white pixel: dividing by it maps ``x`` to [0, 1]
+    # Of the scaled values along dimension 1, which are channels or columns; () normalises nothing.
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
     owner: Tensor | None = None  # ``(N,)`` int64 user of each sample, where the data set has users
     origin: tuple[str, str] = ("", "")  # name that it was loaded under, and its `identity` then
+    title: str = ""  # name for people, of data of one's own; it is in no `identity`
     # Number of published training samples, which come first; the others are the published test
     # samples. None if there is no published split.
     trained: int | None = None
 
     def __post_init__(self) -> None:
         """Check types, shapes and ranges."""
-        form = (self.x.dtype, self.x.ndim, self.y.dtype)
-        if form != (torch.uint8, 4, torch.int64) or self.y.shape != self.x.shape[:1]:
+        x = self.x
+        images = x.dtype == torch.uint8 and x.ndim == 4
+        legal = images or (x.dtype in (torch.float32, torch.int64) and x.ndim >= 2)
+        if not legal or self.y.dtype != torch.int64 or self.y.shape != x.shape[:1]:
             raise ConfigError(
-                "Data must be x uint8 (N, C, H, W) and y int64 (N,), got "
-                f"{self.x.dtype} {tuple(self.x.shape)} and {self.y.dtype} {tuple(self.y.shape)}"
+                "Data must be x uint8 (N, C, H, W), float32 (N, ...) or int64 (N, ...), and y "
+                f"int64 (N,), got {x.dtype} {tuple(x.shape)} and {self.y.dtype} "
+                f"{tuple(self.y.shape)}"
             )
+        require("Data.x", tuple(x.shape), 0 not in x.shape[1:], "samples of one value or more")
+        finite = not x.is_floating_point() or bool(torch.isfinite(x).all())
+        require("Data.x", "NaN or infinity", finite, "finite numbers")
         require("Data.y", tuple(self.y.shape), len(self.y) > 0, "at least one sample")
         low, high = (int(label) for label in self.y.aminmax())
         within = low >= 0 and high < self.classes
         require("Data.y", (low, high), within, f"labels from 0 to {self.classes - 1}")
         require("Data.scale", self.scale, self.scale > 0, "> 0")
-        channels = self.image[0]
-        require("Data.mean", self.mean, len(self.mean) == channels, f"{channels} numbers")
-        positive = len(self.std) == channels and min(self.std) > 0
+        channels = len(self.mean) if x.dtype == torch.int64 else self.image[0]
+        plain = not (images or self.mean or self.std)
+        few = plain or len(self.mean) == channels
+        require("Data.mean", self.mean, few, f"{channels} numbers")
+        positive = plain or (len(self.std) == channels and min(self.std) > 0)
         require("Data.std", self.std, positive, f"{channels} numbers > 0")
+        untouched = x.dtype != torch.int64 or (plain and self.scale == 1)
+        require("Data.mean", self.mean, untouched, "left out for token ids, as std and scale")
         whose = None if self.owner is None else (self.owner.dtype, tuple(self.owner.shape))
         fits = whose in (None, (torch.int64, tuple(self.y.shape)))
         require("Data.owner", whose, fits, f"None or int64 ({len(self.y)},)")
@@ -68,16 +82,24 @@ class Data:
         return len(self.y)
 
     @property
-    def image(self) -> tuple[int, int, int]:
-        """Channels, height and width of an image."""
-        _, channels, height, width = self.x.shape
-        return channels, height, width
+    def image(self) -> tuple[int, ...]:
+        """Channels, height and width of an image, or the shape of another sample."""
+        return tuple(self.x.shape[1:])
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of a sample: an ``image`` of three dimensions, ``numbers``, or token ``ids``."""
+        if self.x.dtype == torch.int64:
+            return "ids"
+        return "image" if self.x.ndim == 4 else "numbers"
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the shapes and the bytes of ``x``, ``y`` and, if any, ``owner``, in hex."""
-        state = hashlib.sha256(f"uint8 {tuple(self.x.shape)} int64 {tuple(self.y.shape)}".encode())
-        state.update(self.x.cpu().contiguous().numpy().data)
+        """SHA-256 of types, shapes and bytes of ``x``, ``y`` and, if any, ``owner``, in hex."""
+        kind = str(self.x.dtype).removeprefix("torch.")
+        state = hashlib.sha256(f"{kind} {tuple(self.x.shape)} int64 {tuple(self.y.shape)}".encode())
+        x = self.x.cpu().contiguous().numpy()
+        state.update(x.astype(x.dtype.newbyteorder("<"), copy=False).data)
         for numbers in (self.y,) if self.owner is None else (self.y, self.owner):
             state.update(numbers.cpu().contiguous().numpy().astype("<i8").data)
         return state.hexdigest()
@@ -91,7 +113,13 @@ class Data:
 
     @property
     def black(self) -> tuple[float, ...]:
-        """Value of a black pixel once `floats` has normalised it, for each channel."""
+        """Value of a black pixel once `floats` has normalised it, for each channel.
+
+        `ConfigError` for samples that are no images.
+        """
+        require("Data", self.kind, self.kind == "image", "images, which have black pixels")
+        if not self.mean:
+            return (0.0,) * self.image[0]
         mean, std = self._moments
         return tuple(((0 - mean) / std).flatten().tolist())
 
@@ -108,14 +136,20 @@ class Data:
         return replace(self, x=self.x.to(device), y=self.y.to(device))
 
     def floats(self, rows: Tensor) -> Tensor:
-        """``rows (...)`` of the pool as normalised float32 ``(..., C, H, W)``, where ``x`` is."""
+        """Return ``rows (...)`` of the pool, where ``x`` is: normalised float32, or token ids."""
+        x = self.x[rows.to(self.x.device)]
+        if self.kind == "ids":
+            return x
+        if not self.mean:
+            return x if self.scale == 1 else x / self.scale
         mean, std = self._moments
-        return (self.x[rows.to(self.x.device)].float() / self.scale - mean) / std
+        return (x.float() / self.scale - mean) / std
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:
         device = self.x.device  # cached: a copy to an accelerator for each batch would wait for it
-        mean, std = (torch.tensor(m, device=device)[:, None, None] for m in (self.mean, self.std))
+        form = (-1, *[1] * (self.x.ndim - 2))
+        mean, std = (torch.tensor(m, device=device).reshape(form) for m in (self.mean, self.std))
         return mean, std
 
 

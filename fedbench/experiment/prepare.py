@@ -25,7 +25,7 @@ from fedbench.experiment.guarantee import require_theorem
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Population, Setup
 from fedbench.isolation.stand_ins import IsolatedAttack
-from fedbench.models.network import Network
+from fedbench.models.network import Network, require_init, require_network
 
 
 def prepare(
@@ -51,6 +51,7 @@ def prepare(
     where = choose_device(device)
     engine = followed(engine, plugins.attack)
     data = (load_pool(scenario.dataset) if data is None else data).to(where)
+    require_kind(resolution, data)
     secret = Secret.of(scenario.seed, cohorts.PURPOSE)
     public = secret.key("public").seed
     assert isinstance(public, int)
@@ -93,10 +94,35 @@ def prepare(
     return setup
 
 
+def require_kind(resolution: Resolution, data: Data) -> None:
+    """Raise `Incompatible` if something needs other samples than these, images for instance."""
+    scenario = resolution.scenario
+    shape = ", ".join(map(str, data.image))
+    got = f"got {data.kind} ({shape})"
+    attack = resolution.plugins.attack
+    if data.kind not in attack.works_on:
+        name = registry.split(scenario.attack)[0]
+        kinds = " or ".join(attack.works_on)
+        raise Incompatible(
+            f"attack {name} must have samples that are {kinds}, {got}; use label-flip or alie"
+        )
+    if scenario.augment != "none" and data.kind != "image":
+        raise Incompatible(f"--augment {scenario.augment} must have images, {got}; use none")
+    traits = ask(resolution.plugins.defense, "traits", Traits)
+    if traits.network and data.kind == "ids":
+        raise Incompatible(
+            f"defense {resolution.plugins.defense_name} tries the network on noise and must have "
+            f"samples of numbers, {got}; use trimmed-mean"
+        )
+
+
 def build_network(resolution: Resolution, data: Data) -> Network:
     """Return the network; `Incompatible` if no message carries its statistics of batch norm."""
     scenario = resolution.scenario
     network: Network = ask(resolution.model, "build", Network, data.image, data.classes)
+    require_network(network)
+    if not type(network).__module__.startswith("fedbench."):
+        require_init(network)
     if network.statistics and not resolution.plugins.protocol.statistics:
         raise Incompatible(
             f"--protocol {scenario.protocol.partition(':')[0]} must have a model without batch "

@@ -258,6 +258,7 @@ class _Pooled(Model):
 
     def build(self, image: Image, classes: int) -> Network:
         """Build the network; every pool halves the image, which must leave a pixel."""
+        _require(self, image, classes)
         pools = len(self.blocks)
         table = (LeNet, Conv4, Conv6, Conv8, Conv10)
         fits = [m.__name__.lower() for m in table if 1 << len(m.blocks) <= min(image[1:])]

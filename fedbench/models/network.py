@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
 
@@ -143,6 +144,45 @@ class Network(ABC):
     def fan_out(self, name: str) -> int:
         """Number of outputs of a weight layer that one input goes into."""
         return math.prod(self.shapes[name]) // self.shapes[name][1]
+
+
+def require_network(network: Network) -> None:
+    """Raise `ConfigError` unless a network names weights, and its parameters are in order.
+
+    It costs nothing: no parameter is drawn.
+    """
+    name = type(network).__name__
+    shapes = list(network.shapes)
+    weights = list(network.weights)
+    statistics = list(network.statistics)
+    if not weights:
+        listed = ", ".join(shapes[:2]) or "nothing"
+        raise ConfigError(
+            f"network {name} must name its weights, got none of {listed}: names with "
+            "a dot are none unless Network.weights lists them; use "
+            "fedbench.models.modules.ModuleModel for a torch.nn.Module"
+        )
+    rest = [n for n in shapes if n not in weights and n not in statistics]
+    if shapes != [*weights, *rest, *statistics]:
+        raise ConfigError(
+            f"network {name} must have in its shapes the weights first and running statistics "
+            f"last, got {', '.join(shapes[:4])} ..."
+        )
+
+
+def require_init(network: Network) -> None:
+    """Raise `ConfigError` unless a network draws the parameters that its shapes announce."""
+    drawn = {name: tuple(leaf.shape) for name, leaf in network.init(Key(0)).items()}
+    missing = [name for name in network.shapes if name not in drawn]
+    name = type(network).__name__
+    if missing:
+        raise ConfigError(f"network {name} must draw {missing[0]} in init, got no such parameter")
+    for leaf, shape in network.shapes.items():
+        if drawn[leaf] != tuple(shape):
+            raise ConfigError(
+                f"network {name} must draw {leaf} in init with the shape {tuple(shape)}, got "
+                f"{drawn[leaf]}"
+            )
 
 
 def saved_bytes(network: Network, convolve: Convolve = F.conv2d) -> int:

@@ -115,7 +115,10 @@ def probe(
 def choose_images(setup: Setup) -> Tensor:
     """Return rows ``(n, B)`` of each client's training data, of labels 0, 1, ... if it can."""
     batch = setup.scenario.batch_size
-    classes = setup.population.data.classes
+    data = setup.population.data
+    shown = data.kind == "image" and bool(data.mean)
+    require("--dataset", data.kind, shown, "images with mean and std, which inversion rebuilds")
+    classes = data.classes
     chosen = []
     for i, rows in enumerate(setup.population.train):
         size = len(rows)

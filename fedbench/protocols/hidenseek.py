@@ -35,6 +35,11 @@ def kept_weights(shared: Shared, keep: float, weight_init: WeightInit = "kaiming
         Tanaka et al., "Pruning neural networks without any data by iteratively conserving synaptic
         flow", NeurIPS 2020, https://arxiv.org/abs/2006.05467, equation 2, here in one shot.
     """
+    if not shared.network.examples(1, Key(0)).is_floating_point():
+        raise ConfigError(
+            "--protocol hidenseek must have samples of numbers, through which synaptic flow goes, "
+            "got token ids; use fedpm"
+        )
     if shared.network.rescales:
         raise ConfigError(
             "--protocol hidenseek must have a model without group norm, through which synaptic "

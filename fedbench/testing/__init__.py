@@ -23,4 +23,8 @@ from fedbench.testing.contracts import in_float64 as in_float64
 from fedbench.testing.defenses import check_defense as check_defense
 from fedbench.testing.defenses import check_prefilter as check_prefilter
 from fedbench.testing.mechanisms import check_mechanism as check_mechanism
+from fedbench.testing.own import check_dataset as check_dataset
+from fedbench.testing.own import check_model as check_model
+from fedbench.testing.own import check_partition as check_partition
+from fedbench.testing.own import example_data as example_data
 from fedbench.testing.protocols import check_protocol as check_protocol

@@ -364,10 +364,10 @@ def _double(kind: Any) -> Any:
     """Return one class for each class: clients of equal protocols train together."""
 
     def frozen(self: Any, shared: Shared) -> Tree:
-        return _as_double(kind.frozen(self, shared))
+        return _wide(kind.frozen(self, shared))
 
     def receive(self: Any, shared: Shared, broadcast: Payload) -> Tree:
-        return _as_double(kind.receive(self, shared, broadcast))
+        return _wide(kind.receive(self, shared, broadcast))
 
     made = type(f"{kind.__name__}64", (kind,), {"frozen": frozen, "receive": receive})
     return dataclasses.dataclass(frozen=True, kw_only=True)(made)
@@ -376,12 +376,12 @@ def _double(kind: Any) -> Any:
 def doubled(clients: Sequence[Client]) -> list[Client]:
     """Return the same clients with models, images and memories in double precision."""
     return [
-        replace(c, tree=_as_double(c.tree), x=c.x.double(), memory=_as_double(c.memory))
+        replace(c, tree=_wide(c.tree), memory=_wide(c.memory), x=_wide({"x": c.x})["x"])
         for c in clients
     ]
 
 
-def _as_double(tree: Tree) -> Tree:
+def _wide(tree: Tree) -> Tree:
     return {name: x.double() if x.is_floating_point() else x for name, x in tree.items()}
 
 

@@ -1,0 +1,303 @@
+"""Data of your own as a pool: arrays, a torch data set, a folder of images, Hugging Face data.
+
+Only classification is possible: labels are whole numbers from 0. The pool is in memory, as any.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedbench.core.errors import ConfigError, Unavailable, require
+from fedbench.data.datasets import Data
+
+Array = npt.NDArray[Any]
+Numbers = Sequence[float]
+COLOURS = (1, 3, 4)  # channels by which an image with its channels last is known
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    classes: int | None = None,
+    clients: Any = None,
+    *,
+    mean: Numbers | None = None,
+    std: Numbers | None = None,
+    normalise: bool = True,
+    trained: int | None = None,
+    name: str = "own",
+) -> Data:
+    """Return a pool of samples ``x (N, ...)`` and labels ``y (N,)``, both arrays or tensors.
+
+    Type and shape say what samples are: uint8 ``(N, H, W)``, ``(N, C, H, W)`` or ``(N, H, W, C)``
+    are images; other whole numbers are token ids, which nothing changes; floats are numbers, and
+    images if they are ``(N, C, H, W)``.
+
+    Args:
+        x: The samples.
+        y: Their labels: whole numbers from 0, or texts, which are numbered in sorted order.
+        classes: Number of labels; by default one more than the largest.
+        clients: Client of each sample, ``(N,)`` numbers or texts, for the partition ``natural``.
+        mean: Mean of each channel or column, of pixels in [0, 1] where they are uint8.
+        std: Standard deviation of each; a column that is constant has 1.
+        normalise: Subtract the mean and divide by the deviation; by default those of the samples,
+            or of the published training samples if there are any.
+        trained: Number of published training samples, which come first, for ``split="published"``.
+        name: Name for tables. It is not in the identity of a run; the samples are.
+
+    Raises:
+        ConfigError: Shapes, types or labels that cannot be classified.
+    """
+    samples = _samples(x)
+    labels = _labels(y, len(samples))
+    scale = 255.0 if samples.dtype == torch.uint8 else 1.0
+    given = mean is not None or std is not None
+    require("mean", mean, (mean is None) == (std is None), "given together with std")
+    means: tuple[float, ...] = ()
+    stds: tuple[float, ...] = ()
+    if samples.dtype == torch.int64:
+        require("mean", mean, not given, "left out for token ids")
+    elif mean is not None and std is not None:
+        means = tuple(map(float, mean))
+        stds = tuple(map(float, std))
+    elif normalise:
+        means, stds = _moments(samples[:trained], scale)
+    elif samples.dtype == torch.uint8:
+        means = (0.0,) * samples.shape[1]
+        stds = (1.0,) * samples.shape[1]
+    return Data(
+        x=samples,
+        y=labels,
+        classes=int(labels.max()) + 1 if classes is None else classes,
+        scale=scale,
+        mean=means,
+        std=stds,
+        owner=None if clients is None else _owner(clients, len(samples)),
+        trained=trained,
+        title=name,
+    )
+
+
+def from_dataset(
+    dataset: Any, classes: int | None = None, clients: Any = None, *, test: Any = None, **rest: Any
+) -> Data:
+    """Return the pool of a `torch.utils.data.Dataset` of pairs ``(sample, label)``, read once.
+
+    Samples are tensors, arrays or PIL images of one shape, after the data set's own transforms,
+    which must not be random: what is read now is what all rounds see.
+
+    Args:
+        dataset: The data set, with a length.
+        classes: As in `from_arrays`.
+        clients: As in `from_arrays`, of the samples of both data sets.
+        test: Published test samples, another data set.
+        rest: Other arguments of `from_arrays`.
+
+    Raises:
+        ConfigError: No pairs, no length, or samples of different shapes.
+    """
+    x, y = _read(dataset)
+    if test is not None:
+        more_x, more_y = _read(test)
+        rest = {"trained": len(x), **rest}
+        x += more_x
+        y += more_y
+    return from_arrays(_stacked(x), np.asarray(y), classes, clients, **rest)
+
+
+def from_folder(
+    path: str | Path, *, size: tuple[int, int] | None = None, grey: bool = False, **rest: Any
+) -> Data:
+    """Return the pool of a folder of images that has one folder for each class.
+
+    Classes are numbered in the sorted order of their folders' names.
+
+    Args:
+        path: The folder.
+        size: Height and width to which every image is resized; by default they must be alike.
+        grey: Whether images become grey; else they have three colours.
+        rest: Other arguments of `from_arrays`.
+
+    Raises:
+        ConfigError: No folders of classes, no images, or images of different sizes.
+    """
+    from PIL import Image
+
+    root = Path(path)
+    require("from_folder", str(path), root.is_dir(), "a folder")
+    kinds = sorted(folder for folder in root.iterdir() if folder.is_dir())
+    require("from_folder", str(path), bool(kinds), "a folder with one folder for each class")
+    x: list[Array] = []
+    y: list[int] = []
+    for label, folder in enumerate(kinds):
+        files = sorted(f for f in folder.iterdir() if f.suffix.lower() in PICTURES)
+        require("from_folder", str(folder), bool(files), f"a folder with {', '.join(PICTURES[:3])}")
+        for file in files:
+            try:
+                with Image.open(file) as opened:
+                    picture = opened.convert("L" if grey else "RGB")
+            except OSError as error:
+                raise ConfigError(f"{file} must be an image, got {error}; remove it") from error
+            if size is not None:
+                picture = picture.resize((size[1], size[0]))
+            pixels = _array(picture)
+            if x and pixels.shape != x[0].shape:
+                raise ConfigError(
+                    f"{file} must have the size {x[0].shape[1:]} of the first image, got "
+                    f"{pixels.shape[1:]}; give size=(height, width)"
+                )
+            x.append(pixels)
+            y.append(label)
+    return from_arrays(np.stack(x), np.asarray(y), len(kinds), **{"name": root.name} | rest)
+
+
+def from_hugging_face(
+    source: Any, *, x: str | Sequence[str] | None = None, y: str = "label", **rest: Any
+) -> Data:
+    """Return the pool of a `datasets.Dataset`, or of the folder that ``save_to_disk`` wrote.
+
+    Of several parts ``train`` and ``test`` are used; the second is the published test data.
+
+    Args:
+        source: A data set, a dictionary of its parts, or the path of one on disk.
+        x: Column of the samples, or several columns of numbers; by default the only one beside the
+            label, or ``image``.
+        y: Column of the labels.
+        rest: Other arguments of `from_arrays`; ``clients`` may be the name of a column.
+
+    Raises:
+        Unavailable: The package ``datasets`` is not installed.
+        ConfigError: No such column, or what `from_arrays` refuses.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise Unavailable(
+            "from_hugging_face must have the package datasets, got none; pip install "
+            "'fedbench-toolkit[hf]'"
+        ) from error
+    if isinstance(source, str | Path):
+        require("from_hugging_face", str(source), Path(source).is_dir(), "a folder on disk")
+        source = datasets.load_from_disk(str(source))
+    parts = [source]
+    if isinstance(source, dict):
+        names = list(source)
+        require("from_hugging_face", names, "train" in names, "a data set with a train part")
+        parts = [source[name] for name in ("train", "test") if name in source]
+    columns = _columns(parts[0].column_names, x, y, rest.get("clients"))
+    samples: list[Any] = []
+    labels: list[Any] = []
+    owners: list[Any] = []
+    for part in parts:
+        for row in part:
+            values = [row[name] for name in columns]
+            samples.append(values[0] if len(columns) == 1 else values)
+            labels.append(row[y])
+            if isinstance(rest.get("clients"), str):
+                owners.append(row[rest["clients"]])
+    if owners:
+        rest["clients"] = owners
+    if len(parts) > 1:
+        rest = {"trained": len(parts[0]), **rest}
+    return from_arrays(_stacked([_array(s) for s in samples]), np.asarray(labels), **rest)
+
+
+def _columns(names: Sequence[str], x: str | Sequence[str] | None, y: str, owner: Any) -> list[str]:
+    left = [name for name in names if name not in (y, owner)]
+    if x is None:
+        x = "image" if "image" in left else left
+        single = isinstance(x, str) or len(x) == 1
+        require("x", list(left), single, "named where there are several columns")
+    chosen = [x] if isinstance(x, str) else list(x)
+    for name in (*chosen, y):
+        require("column", name, name in names, f"one of {', '.join(names)}")
+    return chosen
+
+
+def _read(dataset: Any) -> tuple[list[Array], list[Any]]:
+    kind = type(dataset).__name__
+    sized = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    require("from_dataset", kind, sized, "a data set with a length; list an iterable one first")
+    samples, labels = [], []
+    for i in range(len(dataset)):
+        pair = dataset[i]
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ConfigError(
+                f"{kind}[{i}] must be a pair (sample, label), got {type(pair).__name__}; wrap the "
+                "data set in one that returns pairs"
+            )
+        samples.append(_array(pair[0]))
+        labels.append(_array(pair[1]).item() if not isinstance(pair[1], str) else pair[1])
+    require("from_dataset", kind, bool(samples), "a data set with a sample")
+    return samples, labels
+
+
+def _array(value: Any) -> Array:
+    if isinstance(value, Tensor):
+        return value.detach().cpu().numpy()
+    if hasattr(value, "getbands"):  # a PIL image, grey or to be in three colours
+        picture = np.asarray(value if value.mode == "L" else value.convert("RGB"))
+        return picture[None] if picture.ndim == 2 else picture.transpose(2, 0, 1)
+    return np.asarray(value)
+
+
+def _stacked(samples: Sequence[Array]) -> Array:
+    for i, sample in enumerate(samples):
+        if sample.shape != samples[0].shape:
+            raise ConfigError(
+                f"sample {i} must have the shape {samples[0].shape} of the first, got "
+                f"{sample.shape}; crop, resize or pad them to one shape"
+            )
+    return np.stack(list(samples))
+
+
+def _samples(x: Any) -> Tensor:
+    """Return samples as uint8 images, int64 ids or float32 numbers."""
+    array = _array(x)
+    shape = array.shape
+    require("x", shape, array.ndim >= 1 and len(array) > 0, "samples along dimension 0")
+    require("x", array.dtype, array.dtype.kind in "biuf", "numbers; encode texts and dates first")
+    if array.dtype == np.uint8 and array.ndim in (3, 4):
+        if array.ndim == 3:
+            array = array[:, None]
+        elif shape[3] in COLOURS and shape[1] not in COLOURS:
+            array = array.transpose(0, 3, 1, 2)
+        return torch.from_numpy(np.array(array, order="C"))
+    array = array[:, None] if array.ndim == 1 else array
+    if array.dtype.kind in "iu":
+        return torch.from_numpy(array.astype(np.int64, order="C"))
+    with np.errstate(over="ignore"):
+        numbers = torch.from_numpy(array.astype(np.float32, order="C"))
+    finite = bool(torch.isfinite(numbers).all())
+    require("x", "NaN or infinity", finite, "finite float32 numbers; impute what is missing")
+    return numbers
+
+
+def _labels(y: Any, count: int) -> Tensor:
+    array = _array(y)
+    require("y", array.shape, array.shape == (count,), f"one label of each sample, ({count},)")
+    if array.dtype.kind in "OUS":
+        array = np.unique(array.astype(str), return_inverse=True)[1]
+    whole = array.dtype.kind in "biu" or bool((array == np.round(array)).all())
+    require("y", str(array.dtype), whole, "whole numbers: only classification is possible")
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def _owner(clients: Any, count: int) -> Tensor:
+    array = _array(clients)
+    require("clients", array.shape, array.shape == (count,), f"one of each sample, ({count},)")
+    return torch.from_numpy(np.unique(array, return_inverse=True)[1].astype(np.int64))
+
+
+def _moments(x: Tensor, scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of each channel or column of the scaled samples."""
+    columns = x.transpose(0, 1).flatten(1)
+    mean = [float(column.double().mean() / scale) for column in columns]
+    std = [float(column.double().std(correction=0) / scale) for column in columns]
+    return tuple(mean), tuple(value if value > 1e-12 else 1.0 for value in std)

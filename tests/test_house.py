@@ -22,7 +22,7 @@ NAMES = [path.relative_to(ROOT).as_posix() for path in FILES]
 # Attacks, defenses and protocols stand beside each other.
 ROOMS = (
     *("core", "payload", "models", "api", "data", "executors", "privacy"),
-    *("protocols", "fedbench_attacks", "fedbench_defenses"),
+    *("protocols", "fedbench_attacks", "fedbench_defenses", "peers"),
     *("adversary", "isolation", "experiment", "run", "testing", "audits", "probes"),
     *("results", "sweep", "tables", "figures", "leaderboard", "reproduce", "cli"),
 )

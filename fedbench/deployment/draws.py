@@ -39,9 +39,9 @@ class SystemKey(Key):
 
     def bits(self, count: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw ``(count,)`` int64 of 64 bits of the operating system each."""
-        return torch.frombuffer(
-            bytearray(os.urandom(8 * count)) or bytearray(8), dtype=torch.int64
-        )[:count].to(device)
+        if not count:
+            return torch.empty(0, dtype=torch.int64, device=device)
+        return torch.frombuffer(bytearray(os.urandom(8 * count)), dtype=torch.int64).to(device)
 
     def numpy(self) -> np.random.Generator:
         """Make a generator of NumPy with 128 bits of the operating system."""

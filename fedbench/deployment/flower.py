@@ -48,21 +48,22 @@ def unpacked(record: Any) -> Packet:
     return Packet(bytes(record["data"]), int(record["bits"]))
 
 
-def client_app(model: Model, data: Data) -> Any:
+def client_app(model: Model, data: Data, config: Mapping[str, Any] | None = None) -> Any:
     """Return a Flower ClientApp that trains ``model()`` on ``data(number, clients, config)``.
 
-    The number is the node's ``partition-id``, or -1 where it has none.
+    The number is the node's ``partition-id``, or -1 where it has none. What ``config`` says counts
+    where the app's own configuration does not say it.
     """
     app = flwr("flwr.clientapp").ClientApp()
     records = flwr("flwr.app")
 
     def samples(context: Any) -> Samples:
         number = int(context.node_config.get("partition-id", -1))
-        clients = Settings.of(context.run_config).clients
-        return data(number, clients, context.run_config)
+        told = {**(config or {}), **context.run_config}
+        return data(number, Settings.of(told).clients, told)
 
     def client(context: Any) -> Client:
-        return Client(Settings.of(context.run_config), model())
+        return Client(Settings.of({**(config or {}), **context.run_config}), model())
 
     def answer(message: Any, **content: Any) -> Any:
         return records.Message(content=records.RecordDict(content), reply_to=message)
@@ -97,14 +98,18 @@ def client_app(model: Model, data: Data) -> Any:
     return app
 
 
-def server_app(model: Model) -> Any:
-    """Return a Flower ServerApp that plays the rounds and writes what it counted."""
+def server_app(model: Model, config: Mapping[str, Any] | None = None) -> Any:
+    """Return a Flower ServerApp that plays the rounds and writes what it counted.
+
+    What ``config`` says counts where the app's own configuration does not say it.
+    """
     app = flwr("flwr.serverapp").ServerApp()
 
     @app.main()  # type: ignore[untyped-decorator]
     def main(grid: Any, context: Any) -> None:
-        settings = Settings.of(context.run_config)
-        output = str(context.run_config.get("output", ""))
+        told = {**(config or {}), **context.run_config}
+        settings = Settings.of(told)
+        output = str(told.get("output", ""))
         try:
             summary = serve(grid, settings, model())
         except FedbenchError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from fedbench.core.errors import ConfigError
 from fedbench.deployment.settings import Settings
 
-LEAST = "1.26"  # of flwr: the Message API's strategies and apps as used here
+LEAST = "1.42"  # of flwr: what the tests run
 
 TASK = '''"""What this app trains: EDIT THIS FILE. Server and clients import it."""
 
@@ -68,19 +68,17 @@ name = "{name}"
 version = "1.0.0"
 description = "{protocol} with the rule {defense}, exported by fedbench"
 license = "Apache-2.0"
-dependencies = [
-  "flwr[simulation]>={least}",
-  # from its repository; the package called fedbench on the public index is another one
-  "fedbench-toolkit",
-]
+requires-python = ">=3.11"
+# fedbench is not listed: it must be installed where Flower is, from its repository, since newer
+# versions of Flower install what is listed here from the public index, which does not have it (the
+# package called fedbench there is another one).
+dependencies = ["flwr[simulation]>={least}"]
 
 [tool.hatch.build.targets.wheel]
 packages = ["."]
 
 [tool.flwr.app]
 publisher = "fedbench"
-fab-format-version = 1
-flwr-version-target = "{least}.0"
 
 [tool.flwr.app.components]
 serverapp = "{package}.server_app:app"
@@ -92,12 +90,6 @@ clientapp = "{package}.client_app:app"
 [tool.flwr.app.config]
 {config}
 output = ""
-
-[tool.flwr.federations]
-default = "local-simulation"
-
-[tool.flwr.federations.local-simulation]
-options.num-supernodes = {clients}
 """
 
 README = """# {protocol} in Flower
@@ -105,7 +97,7 @@ README = """# {protocol} in Flower
 Written by `fedbench export flower`. Edit `{package}/task.py` (model and data), then:
 
     pip install -e .   # and fedbench from its repository
-    flwr run . local-simulation
+    flwr run . --stream --federation-config num-supernodes={clients}
 
 docs/how-to/flower.md of fedbench says how to run it on real machines, and which seeds are public.
 """

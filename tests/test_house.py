@@ -22,10 +22,10 @@ NAMES = [path.relative_to(ROOT).as_posix() for path in FILES]
 # Attacks, defenses and protocols stand beside each other.
 ROOMS = (
     *("core", "payload", "models", "api", "data", "executors", "privacy"),
-    *("protocols", "fedbench_attacks", "fedbench_defenses"),
+    *("protocols", "fedbench_attacks", "fedbench_defenses", "peers"),
     *("adversary", "isolation", "experiment", "run", "testing", "audits", "probes"),
     *("functional", "results", "sweeps", "tables", "figures", "analysis"),
-    *("tracking", "leaderboard", "reproduce", "public", "cli"),
+    *("tracking", "leaderboard", "reproduce", "deployment", "public", "cli"),
 )
 PLUGINS = {"protocols", "fedbench_attacks", "fedbench_defenses"}
 UPWARD = {  # the only imports that go up, each with its reason

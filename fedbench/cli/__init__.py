@@ -11,6 +11,7 @@ from fedbench.cli import (
     audit,
     bench,
     catalogue,
+    export,
     leaderboard,
     plot,
     privacy,
@@ -39,6 +40,7 @@ app.add_typer(bench.app, name="bench")
 app.command("privacy", cls=privacy.Command)(privacy.privacy)
 app.command("audit", cls=audit.Command)(audit.audit)
 app.add_typer(probe.app, name="probe")
+app.command("export", cls=export.Command)(export.export)
 app.command("list")(catalogue.list_)
 app.command("show")(catalogue.show)
 

@@ -35,6 +35,8 @@ AS = "as"  # what names one of a plug-in's `variants` where a parameter may stan
 OWN = "own"  # the variant of a plug-in's defaults
 T = TypeVar("T")
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+# A word that may stand first among parameters, for ``name=``: a class of another project.
+_CLASS = re.compile(r"[A-Z]\w*")
 _LINK = re.compile(r"\+(?=[a-z])")  # not that of 1e+5
 
 
@@ -49,6 +51,20 @@ def _points(kind: str) -> dict[str, list[EntryPoint]]:
     for point in sorted(entry_points(group=f"fedbench.{kind}s"), key=lambda point: point.name):
         points.setdefault(point.name, []).append(point)
     return points
+
+
+@cache
+def _peers(kind: str) -> dict[str, list[EntryPoint]]:
+    """Entry points of fedbench that lead to parts of other projects, which no list has."""
+    from importlib.metadata import entry_points
+
+    points = entry_points(group=f"fedbench.peer-{kind}s")
+    return {point.name: [point] for point in points if point.dist and point.dist.name == OURS}
+
+
+def _claims(kind: str, name: str) -> list[EntryPoint]:
+    """Entry points of a name; a plug-in is found before another project of the same name."""
+    return _points(kind).get(name) or _peers(kind).get(name, [])
 
 
 def _package(point: EntryPoint) -> str:
@@ -164,11 +180,11 @@ def plugin(kind: str, name: str) -> type[Any]:
     if (kind, name) in _HERE:
         here = _HERE[kind, name]
         return here if isinstance(here, type) else type(here)
-    if name not in names(kind):
+    if not _claims(kind, name):
         listed = f"known: {few(names(kind))}; see fedbench list {kind}s"
         hint = nearest(name, names(kind), listed)
         raise UnknownPluginError(f"--{kind} {name!r} is not installed; {hint}")
-    point, *others = _points(kind)[name]
+    point, *others = _claims(kind, name)
     if others:  # none of them wins: a look-alike would be taken for what it imitates
         claims = " and ".join(sorted(_package(claim) for claim in (point, *others)))
         raise UnknownPluginError(
@@ -196,7 +212,7 @@ def owner(kind: str, text: str) -> str:
     """Kind, name and package of a plug-in, without importing it; of a chain those of its rule."""
     *_, last = links(text) if kind == "defense" else [text]
     name = last.partition(":")[0]
-    packages = [_package(point) for point in _points(kind).get(name, [])]
+    packages = [_package(point) for point in _claims(kind, name)]
     return f"{kind} {name} (package {' or '.join(packages) or 'of nobody'})"
 
 
@@ -247,6 +263,11 @@ def split(text: str) -> tuple[str, dict[str, str]]:
 
     >>> split("nnm:f=1+multi-krum:f=2")
     ('nnm+multi-krum', {'nnm.f': '1', 'f': '2'})
+
+    A word with a capital that stands first is a class of another project, its parameter ``name``.
+
+    >>> split("flwr:Krum,f=2")
+    ('flwr', {'name': 'Krum', 'f': '2'})
     """
     *before, last = links(text)
     if before:
@@ -256,7 +277,9 @@ def split(text: str) -> tuple[str, dict[str, str]]:
         return "+".join([*(link for link, _ in parts), name]), earlier | params
     name, colon, rest = text.partition(":")
     params = {}
-    for part in rest.split(",") if colon else ():
+    for place, part in enumerate(rest.split(",") if colon else ()):
+        if not place and _CLASS.fullmatch(part.strip()):
+            part = f"name={part}"
         param, equals, value = (word.strip() for word in part.partition("="))
         if not (param and equals):
             raise ConfigError(f"{text!r} must read name:param=value,param=value, got {part!r}")

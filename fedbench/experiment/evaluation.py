@@ -177,7 +177,7 @@ def score_models(
     for rows, model in answering.batches(len(pool)):
         batch = pool[rows]
         y = data.y[batch]
-        hits, mean = _taken_for(network, model, data.floats(batch), y)
+        hits, mean = taken_for(network, model, data.floats(batch), y)
         zeros = zeros if right else sparsity(network, _ensemble(model))
         right.append(hits)
         losses.append(-mean.gather(1, y[:, None])[:, 0].clamp_min(1e-30).log())
@@ -192,7 +192,7 @@ def score_models(
 def share_taken_for(network: Network, answering: Models, x: Tensor, label: int) -> float | None:
     """Share of images ``x (N, C, H, W)`` that are taken for ``label``; None without an image."""
     taken = [
-        int(_taken_for(network, model, x[rows], label)[0].sum())
+        int(taken_for(network, model, x[rows], label)[0].sum())
         for rows, model in answering.batches(len(x))
     ]
     return sum(taken) / len(x) if len(x) else None
@@ -202,7 +202,7 @@ def _ensemble(model: Deployed) -> list[Tree]:
     return [model] if isinstance(model, dict) else model
 
 
-def _taken_for(
+def taken_for(
     network: Network, model: Deployed, x: Tensor, y: Tensor | int
 ) -> tuple[Tensor, Tensor]:
     """Return which images are taken for ``y``, ``(N,)``, and the mean probabilities of classes."""

@@ -263,7 +263,7 @@ def foreign(sources: Iterable[SourceFile]) -> list[SourceFile]:
 # Packages that start runs or read records.
 READERS = (
     *("testing", "audits", "probes", "functional", "results", "sweeps", "tables", "figures"),
-    *("analysis", "tracking", "leaderboard", "reproduce", "public", "cli"),
+    *("analysis", "tracking", "leaderboard", "reproduce", "deployment", "public", "cli"),
 )
 
 

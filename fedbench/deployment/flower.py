@@ -1,0 +1,213 @@
+"""A deployment in Flower: packets travel as bytes in messages, a client's memory in its context.
+
+Message API, flwr >= 1.26. A round of training is a message of type ``train`` each way; before the
+first one clients enrol (``query``), and evaluation sends them what is deployed (``evaluate``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedbench.core.errors import ConfigError, FedbenchError
+from fedbench.deployment.client import Client, Request, Samples
+from fedbench.deployment.server import Server
+from fedbench.deployment.settings import Settings
+from fedbench.experiment.state_bytes import encode
+from fedbench.models.network import Network
+from fedbench.payload.packets import Packet
+
+Model = Callable[[], Network]
+Data = Callable[[int, int, Mapping[str, Any]], Samples]
+KEPT = "fedbench"  # record of a client's context that holds its memory
+PAUSE = 0.5  # seconds between two looks at which clients are there
+PATIENCE = 600.0  # seconds that the server waits for clients
+
+
+def flwr(module: str) -> Any:
+    """Import a module of Flower; `ConfigError` with a command if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{module} must be installed, got none; run pip install 'flwr[simulation]>=1.26'"
+        ) from error
+
+
+def packed(packet: Packet, **fields: Any) -> Any:
+    """Return a record of Flower with the bytes of a packet and other values."""
+    return flwr("flwr.app").ConfigRecord({"data": packet.data, "bits": packet.bits, **fields})
+
+
+def unpacked(record: Any) -> Packet:
+    """Return the packet in a record."""
+    return Packet(bytes(record["data"]), int(record["bits"]))
+
+
+def client_app(model: Model, data: Data, config: Mapping[str, Any] | None = None) -> Any:
+    """Return a Flower ClientApp that trains ``model()`` on ``data(number, clients, config)``.
+
+    The number is the node's ``partition-id``, or -1 where it has none. What ``config`` says counts
+    where the app's own configuration does not say it.
+    """
+    app = flwr("flwr.clientapp").ClientApp()
+    records = flwr("flwr.app")
+
+    def samples(context: Any) -> Samples:
+        number = int(context.node_config.get("partition-id", -1))
+        told = {**(config or {}), **context.run_config}
+        return data(number, Settings.of(told).clients, told)
+
+    def client(context: Any) -> Client:
+        return Client(Settings.of({**(config or {}), **context.run_config}), model())
+
+    def answer(message: Any, **content: Any) -> Any:
+        return records.Message(content=records.RecordDict(content), reply_to=message)
+
+    @app.query()  # type: ignore[untyped-decorator]
+    def enrol(message: Any, context: Any) -> Any:
+        number = int(context.node_config.get("partition-id", -1))
+        size = len(samples(context).y)
+        return answer(message, client=records.ConfigRecord({"number": number, "size": size}))
+
+    @app.train()  # type: ignore[untyped-decorator]
+    def train(message: Any, context: Any) -> Any:
+        sent = message.content["packet"]
+        request = Request(
+            packet=unpacked(sent),
+            form=bytes(sent["form"]),
+            step=int(sent["step"]),
+            number=int(sent["number"]),
+            arrived=int(sent["arrived"]),
+        )
+        kept = bytes(context.state[KEPT]["memory"]) if KEPT in context.state else b""
+        packet, after = client(context).train(request, samples(context), kept)
+        context.state[KEPT] = records.ConfigRecord({"memory": after})
+        return answer(message, packet=packed(packet))
+
+    @app.evaluate()  # type: ignore[untyped-decorator]
+    def evaluate(message: Any, context: Any) -> Any:
+        models = bytes(message.content["models"]["data"])
+        right, count = client(context).evaluate(models, samples(context))
+        return answer(message, score=records.ConfigRecord({"right": right, "count": count}))
+
+    return app
+
+
+def server_app(model: Model, config: Mapping[str, Any] | None = None) -> Any:
+    """Return a Flower ServerApp that plays the rounds and writes what it counted.
+
+    What ``config`` says counts where the app's own configuration does not say it.
+    """
+    app = flwr("flwr.serverapp").ServerApp()
+
+    @app.main()  # type: ignore[untyped-decorator]
+    def main(grid: Any, context: Any) -> None:
+        told = {**(config or {}), **context.run_config}
+        settings = Settings.of(told)
+        output = str(told.get("output", ""))
+        try:
+            summary = serve(grid, settings, model())
+        except FedbenchError as error:
+            raise SystemExit(f"fedbench: {error}") from error
+        if output:
+            Path(output).write_text(json.dumps(summary, indent=1) + "\n")
+
+    return app
+
+
+def serve(grid: Any, settings: Settings, network: Network) -> dict[str, Any]:
+    """Play every round with the nodes of a grid; return rounds and accuracies as plain values."""
+    server = Server(settings, network)
+    nodes = enrolled(grid, server, settings)
+    rounds = []
+    for step in range(settings.rounds):
+        ids = server.sample(sorted(nodes), step)
+        requests = {
+            request.number: packed(
+                request.packet,
+                form=request.form,
+                step=request.step,
+                number=request.number,
+                arrived=request.arrived,
+            )
+            for request in server.open(ids, step)
+        }
+        replies = asked(grid, "train", {i: {"packet": requests[i]} for i in ids}, nodes)
+        came = {i: unpacked(content["packet"]) for i, content in replies.items()}
+        traffic = server.close(came, ids, step)
+        row: dict[str, Any] = {"step": step, "clients": ids, **vars(traffic)}
+        every = settings.evaluate_every
+        if every and ((step + 1) % every == 0 or step + 1 == settings.rounds):
+            row["accuracy"] = accuracy(grid, server, step, nodes)
+        print(f"fedbench: {json.dumps(row)}", flush=True)
+        rounds.append(row)
+    last = rounds[-1].get("accuracy")
+    return {"settings": settings.config(), "accuracy": last, "rounds": rounds}
+
+
+def enrolled(grid: Any, server: Server, settings: Settings) -> dict[int, int]:
+    """Wait for the clients; return the node of each number, their sizes noted by the server.
+
+    Numbers are the nodes' ``partition-id`` if these are 0, 1, ...; else the order of their ids.
+    """
+    end = time.monotonic() + PATIENCE
+    while len(present := sorted(grid.get_node_ids())) < settings.clients:
+        if time.monotonic() > end:
+            raise ConfigError(
+                f"clients must be {settings.clients}, got {len(present)} nodes after "
+                f"{PATIENCE:g} seconds; start more SuperNodes or lower clients"
+            )
+        time.sleep(PAUSE)
+    present = present[: settings.clients]
+    record = flwr("flwr.app").ConfigRecord
+    numbered = dict(enumerate(present))
+    told = asked(grid, "query", {i: {"client": record({})} for i in numbered}, numbered)
+    if len(told) < settings.clients:
+        raise ConfigError(f"clients must be {settings.clients}, got {len(told)} that answered")
+    claimed = [int(told[i]["client"]["number"]) for i in numbered]
+    if sorted(claimed) == list(range(settings.clients)):
+        numbered = {number: present[i] for i, number in enumerate(claimed)}
+    else:
+        claimed = list(numbered)
+    for i, number in enumerate(claimed):
+        server.enrol(number, int(told[i]["client"]["size"]))
+    return numbered
+
+
+def asked(
+    grid: Any, kind: str, contents: Mapping[int, Mapping[str, Any]], nodes: Mapping[int, int]
+) -> dict[int, Any]:
+    """Send a message of this kind to each client; return the contents of the answers that came.
+
+    A client that fails is left out and named; the round goes on with the others.
+    """
+    app = flwr("flwr.app")
+    numbers = {nodes[i]: i for i in contents}
+    messages: Iterable[Any] = [
+        app.Message(content=app.RecordDict(dict(content)), dst_node_id=nodes[i], message_type=kind)
+        for i, content in contents.items()
+    ]
+    answers = {}
+    for reply in grid.send_and_receive(messages):
+        i = numbers.get(reply.metadata.src_node_id)
+        if i is None:
+            continue
+        if reply.has_error():
+            print(f"fedbench: client {i} failed in {kind}: {reply.error.reason}", flush=True)
+        else:
+            answers[i] = reply.content
+    return answers
+
+
+def accuracy(grid: Any, server: Server, step: int, nodes: Mapping[int, int]) -> float | None:
+    """Share of all clients' test samples that the deployed model gets right; None without any."""
+    record = flwr("flwr.app").ConfigRecord({"data": encode(server.models(step))})
+    answers = asked(grid, "evaluate", {i: {"models": record} for i in nodes}, nodes)
+    right = sum(int(content["score"]["right"]) for content in answers.values())
+    count = sum(int(content["score"]["count"]) for content in answers.values())
+    return right / count if count else None

@@ -1,0 +1,146 @@
+"""The folder of an exported Flower app: written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from fedbench.core.errors import ConfigError
+from fedbench.deployment.settings import Settings
+
+LEAST = "1.42"  # of flwr: what the tests run
+
+TASK = '''"""What this app trains: EDIT THIS FILE. Server and clients import it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedbench.deployment import example
+from fedbench.deployment.client import Samples
+from fedbench.models.network import Network
+
+
+def model() -> Network:
+    """Return the network, the same at server and clients.
+
+    One of `fedbench.models`, or a `torch.nn.Module` that `fedbench.models.modules` has wrapped.
+    """
+    return example.lenet()
+
+
+def data(number: int, clients: int, config: Mapping[str, Any]) -> Samples:
+    """Return this client's own samples; they never leave it.
+
+    ``number`` is the ``partition-id`` of the node's configuration, -1 without one: then read what
+    lies on this machine. ``x`` is float32 ``(N, C, H, W)`` and normalised, ``y`` int64 ``(N,)``.
+    """
+    return example.digits(number, clients, max(int(config.get("rehearse", -1)), 0))
+'''
+
+SERVER = '''"""The server: fedbench's protocol and rule. Nothing to edit here."""
+
+from fedbench.deployment.flower import server_app
+
+from {package}.task import model
+
+app = server_app(model)
+'''
+
+CLIENT = '''"""A client: it trains on its own data and sends bytes. Nothing to edit here."""
+
+from fedbench.deployment.flower import client_app
+
+from {package}.task import data, model
+
+app = client_app(model, data)
+'''
+
+PROJECT = """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{name}"
+version = "1.0.0"
+description = "{protocol} with the rule {defense}, exported by fedbench"
+license = "Apache-2.0"
+requires-python = ">=3.11"
+# fedbench is not listed: it must be installed where Flower is, from its repository, since newer
+# versions of Flower install what is listed here from the public index, which does not have it (the
+# package called fedbench there is another one).
+dependencies = ["flwr[simulation]>={least}"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "fedbench"
+
+[tool.flwr.app.components]
+serverapp = "{package}.server_app:app"
+clientapp = "{package}.client_app:app"
+
+# All of this is public. public-seed regenerates what both ends share, like frozen weights; it
+# protects nothing. rehearse below 0: batches, masks and noise come from the operating system, each
+# end's own. At 0 or more all draws follow from that number, as in fedbench.play: only for tests.
+[tool.flwr.app.config]
+{config}
+output = ""
+"""
+
+README = """# {protocol} in Flower
+
+Written by `fedbench export flower`. Edit `{package}/task.py` (model and data), then:
+
+    pip install -e .   # and fedbench from its repository
+    flwr run . --stream --federation-config num-supernodes={clients}
+
+docs/how-to/flower.md of fedbench says how to run it on real machines, and which seeds are public.
+"""
+
+
+def export(settings: Settings, out: Path) -> list[Path]:
+    """Write the app into the folder ``out``, which must not exist or be empty; return its files.
+
+    `ConfigError` if the parts do not fit or need the harness, or the folder cannot be written.
+    """
+    plugins = settings.plugins()
+    settings = replace(settings, public_seed=secrets.randbits(32))
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"--out must be a new or an empty folder, got {str(out)!r}")
+    name = plugins.protocol.__class__.__name__.lower()
+    package = f"fedbench_{name}"
+    fields = {
+        "name": f"fedbench-{name}",
+        "package": package,
+        "protocol": settings.protocol,
+        "defense": plugins.defense_name,
+        "least": LEAST,
+        "clients": settings.clients,
+        "config": "\n".join(f"{k} = {json.dumps(v)}" for k, v in settings.config().items()),
+    }
+    files = {
+        "pyproject.toml": PROJECT.format(**fields),
+        "README.md": README.format(**fields),
+        f"{package}/__init__.py": f'"""{settings.protocol} as a Flower app."""\n',
+        f"{package}/task.py": TASK,
+        f"{package}/server_app.py": SERVER.format(**fields),
+        f"{package}/client_app.py": CLIENT.format(**fields),
+    }
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent) as place:
+            draft = Path(place) / "app"
+            for path, text in files.items():
+                (draft / path).parent.mkdir(parents=True, exist_ok=True)
+                (draft / path).write_text(text)
+            if out.exists():
+                out.rmdir()
+            shutil.move(draft, out)
+    except OSError as error:
+        raise ConfigError(f"--out {str(out)!r} cannot be written: {error.strerror}") from error
+    return [out / path for path in files]

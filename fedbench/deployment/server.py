@@ -1,0 +1,172 @@
+"""A server outside the harness: it samples, broadcasts, decodes, aggregates and takes a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Batches, ServerView, hooks
+from fedbench.core.rng import Key
+from fedbench.core.tiling import finite_rows
+from fedbench.core.trees import Tree
+from fedbench.deployment.client import Request
+from fedbench.deployment.draws import Rehearsed
+from fedbench.deployment.forms import form_bytes
+from fedbench.deployment.settings import Settings, require_fit
+from fedbench.models.network import Network
+from fedbench.payload import Payload
+from fedbench.payload.packets import Packet
+from fedbench.privacy.clients import compress
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Rows and bits of one round, counted as `fedbench.play` counts them."""
+
+    sent: int  # messages that came
+    accepted: int
+    uplink_bits: int
+    downlink_bits: int
+
+
+class Server:
+    """The server's half of a deployment."""
+
+    def __init__(self, settings: Settings, network: Network) -> None:
+        plugins = settings.plugins()
+        self.settings = settings
+        self.protocol = plugins.protocol
+        self.defense = plugins.defense
+        self.mechanism = plugins.mechanism
+        self.shared = settings.shared(network)
+        require_fit(plugins, self.shared)
+        self.draws = settings.draws
+        self.state: Any = self.protocol.init(self.shared)
+        self.rule: Any = None
+        self.noise: Any = self.mechanism.init()
+        self.sizes: dict[int, int] = {}
+        self.agreed: dict[int, Tensor] = {}
+        self.arrived: dict[int, int] = {}
+        self.pseudonyms = torch.arange(settings.clients)
+        if isinstance(self.draws, Rehearsed):
+            key = self.draws.secret.key("pseudonyms")
+            self.pseudonyms = key.permutation(settings.clients)
+
+    def enrol(self, number: int, size: int) -> None:
+        """Note a client's number of training samples, before its first round."""
+        self.sizes[number] = size
+
+    def sample(self, present: Sequence[int], step: int) -> list[int]:
+        """Draw the clients of a round from those that are there."""
+        order = self.draws.server("sample", step).permutation(len(present)).tolist()
+        ranked = sorted(present)
+        return [ranked[i] for i in order[: self.settings.per_round]]
+
+    def open(self, ids: Sequence[int], step: int) -> list[Request]:
+        """Start a round; return what each of the clients ``ids`` is sent."""
+        key = self.draws.server("broadcast", step)
+        sent = hooks.broadcast(self.protocol, self.shared, self.state, ids, key)
+        self.down = sent.encode()
+        received, _ = type(sent).decode(self.down, sent.spec, self.shared.device)
+        assert received is not None  # the server's own message is legal
+        self.broadcast: Payload = received
+        form = form_bytes(sent)
+        return [
+            Request(self.down[row % len(self.down)], form, step, i, self.arrived.get(i, -1))
+            for row, i in enumerate(ids)
+        ]
+
+    def close(self, packets: Mapping[int, Packet], asked: Sequence[int], step: int) -> Traffic:
+        """End a round with the packets that came, by client, of those that were ``asked``."""
+        ids = [i for i in asked if i in packets]
+        form = self._form(ids)
+        arrived = [packets[i] for i in ids]
+        checks: Any = self.settings.server_checks
+        received, accepted = form.receive(arrived, checks, self.shared.device)
+        legal = accepted.nonzero()[:, 0].tolist()
+        self._remember([ids[row] for row in legal], received, step)
+        view = self._view(ids, step).take(accepted)
+        if self.rule is None:
+            self.rule = self.defense.init(form.spec)
+        aggregate = None
+        if self.defense.ready(view):
+            aggregate, self.rule = hooks.aggregate(self.defense, received, self.rule, view)
+        self._step(received, aggregate, view)
+        return Traffic(
+            sent=len(ids),
+            accepted=int(accepted.sum()),
+            uplink_bits=sum(packet.bits for packet in arrived),
+            downlink_bits=sum(p.bits for p in self.down) * (len(asked) // max(len(self.down), 1)),
+        )
+
+    def models(self, step: int) -> list[Tree]:
+        """Return the deployed model, or the members of an ensemble, after a round."""
+        key = self.draws.server("model", step)
+        shapes = self.shared.network.shapes
+        model = hooks.model(self.protocol, shapes, self.shared, self.state, key)
+        return [model] if isinstance(model, dict) else list(model)
+
+    def _form(self, ids: Sequence[int]) -> Payload:
+        """Return the form of a message, with what the server remembers of each client."""
+        nothing = torch.empty(0, self.protocol.trained(self.shared).d)
+        name = self.protocol.agreed
+        if name is None or not ids:
+            return compress(self.protocol, self.shared, nothing, [], [], self.broadcast)[0]
+        rows = []
+        memories = []
+        for row, i in enumerate(ids):  # what each would send that took no step
+            sent = self.broadcast.take([row % len(self.broadcast)])
+            memory = self.protocol.memory(self.shared)
+            memory |= {name: self.agreed.get(i, memory[name])}
+            moved, after = self.protocol.local_update(
+                self.protocol.receive(self.shared, sent), Batches([]), no_step, Key(0), memory
+            )
+            rows.append(self.protocol.trained(self.shared).flatten(moved))
+            memories.append(after)
+        keys = [Key(0)] * len(ids)
+        return hooks.message(self.protocol, self.shared, torch.stack(rows), keys, memories)[0]
+
+    def _remember(self, ids: Sequence[int], received: Payload, step: int) -> None:
+        if self.protocol.agreed is None:
+            return
+        values = received.values()
+        for i, row, finite in zip(ids, values, finite_rows(values).tolist(), strict=True):
+            if finite:
+                self.agreed[i] = row.clone()
+                self.arrived[i] = step
+
+    def _view(self, ids: Sequence[int], step: int) -> ServerView:
+        sizes = torch.tensor([self.sizes[i] for i in ids], dtype=torch.float64)
+        alike = not self.protocol.weighted or self.mechanism.central
+        return ServerView(
+            torch.ones_like(sizes) if alike else sizes,
+            self.broadcast,
+            step,
+            key=self.draws.server("defense", step),
+            expected=self.settings.per_round,
+            ids=self.pseudonyms[list(ids)],
+            layout=self.protocol.trained(self.shared),
+            network=self.shared.network if self.defense.traits().network else None,
+        )
+
+    def _step(self, received: Payload, aggregate: Tensor | None, view: ServerView) -> None:
+        if aggregate is None:
+            if not self.mechanism.central:
+                return
+            aggregate = received.values().new_zeros(received.values().shape[1])
+        noise = self.draws.central_noise(view.step)
+        aggregate, self.noise = hooks.on_aggregate(
+            self.mechanism, aggregate, received, view, noise, self.noise
+        )
+        n = self.settings.per_round if self.mechanism.central else len(received)
+        key = self.draws.server("server", view.step)
+        self.state = self.protocol.server_step(self.shared, self.state, aggregate, n, key)
+
+
+def no_step(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+    """Raise: a client without batches takes no step."""
+    raise AssertionError("a client without batches takes no step")

@@ -1,0 +1,242 @@
+"""Server and clients outside the harness: equal to a run of it, whatever carries their bytes."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import fedbench
+from fedbench.cli import main
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError, Incompatible
+from fedbench.deployment import example, flower, flower_app
+from fedbench.deployment.client import Client
+from fedbench.deployment.draws import FromSystem, SystemKey
+from fedbench.deployment.server import Server
+from fedbench.deployment.settings import Settings
+from fedbench.experiment.state_bytes import encode
+
+SEED = 3
+SMALL = Settings(rounds=3, clients=6, per_round=4, epochs=1, declared=0.2, rehearse=SEED)
+RULES = ("own", "median", "trimmed-mean", "multi-krum", "geometric-median", "nnm+mean")
+
+
+def counted(settings: Settings) -> tuple[float | None, int, int]:
+    """Play the two halves without a framework; accuracy and bits up and down."""
+    server = Server(settings, example.lenet())
+    client = Client(settings, example.lenet())
+    samples = [example.digits(i, settings.clients, SEED) for i in range(settings.clients)]
+    for i, own in enumerate(samples):
+        server.enrol(i, len(own.y))
+    kept: dict[int, bytes] = {}
+    up = down = 0
+    for step in range(settings.rounds):
+        ids = server.sample(range(settings.clients), step)
+        packets = {}
+        for request in server.open(ids, step):
+            i = request.number
+            packets[i], kept[i] = client.train(request, samples[i], kept.get(i, b""))
+        traffic = server.close(packets, ids, step)
+        up += traffic.uplink_bits
+        down += traffic.downlink_bits
+    models = encode(server.models(settings.rounds - 1))
+    scores = [client.evaluate(models, own) for own in samples]
+    return sum(right for right, _ in scores) / sum(count for _, count in scores), up, down
+
+
+def played(settings: Settings) -> tuple[float, int, int]:
+    record = fedbench.play(settings.scenario, executor="loop", device="cpu")
+    up = sum(played.uplink_bits for played in record.rounds)
+    return record.result.accuracy, up, sum(played.downlink_bits for played in record.rounds)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("protocol", registry.names("protocol"))
+@pytest.mark.edges("rosdhb-own")
+def test_two_halves_get_the_accuracy_and_the_bits_of_a_run(protocol: str, rule: str) -> None:
+    settings = dataclasses.replace(SMALL, protocol=protocol, defense=rule)
+    try:
+        settings.plugins()
+    except Incompatible as error:
+        pytest.skip(str(error))
+    assert counted(settings) == played(settings)
+
+
+def test_draws_of_a_deployment_have_no_seed_that_two_calls_share() -> None:
+    draws = FromSystem()
+    for key in (draws.noise(0, 0), draws.central_noise(0), draws.client(0, 0, private=True)):
+        assert isinstance(key, SystemKey)
+        assert not torch.equal(key.gaussian(4), key.gaussian(4))
+        assert key.fold("a").seed != key.fold("a").seed
+        assert key.numpy().integers(2**60) != key.numpy().integers(2**60)
+    plain = draws.client(0, 0, private=False)
+    assert torch.equal(plain.uniform(4), plain.uniform(4))  # a message repeats what training drew
+    assert plain.seed != draws.client(0, 0, private=False).seed
+    assert len(SystemKey.new().bits(0)) == 0
+
+
+def test_draws_of_the_operating_system_are_uniform_and_gaussian() -> None:
+    # 5 standard errors: of a mean of 1e5 uniforms 0.0046, of Gaussians 0.016.
+    assert abs(SystemKey.new().uniform(100_000).mean().item() - 0.5) < 0.0046
+    x = SystemKey.new().gaussian(100_000)
+    assert abs(x.mean().item()) < 0.016
+    assert abs(x.std().item() - 1) < 0.0112
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"defense": "fltrust"}, "needs root data at the server"),
+        ({"defense": "oracle+mean"}, "is told which clients are malicious"),
+        ({"protocol": "fedpm:final=scan"}, "validation data at the server"),
+        ({"mechanism": "dp-fedavg:adaptive=true,z=0.1"}, "counts clipped clients beside"),
+        ({"defense": "krum:f=9"}, "needs at least 21 clients a round"),
+    ],
+)
+def test_what_needs_the_harness_is_refused_in_one_line(fields: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError, match=line):
+        dataclasses.replace(SMALL, rehearse=-1, **fields).plugins()
+
+
+def test_noise_is_never_rehearsed() -> None:
+    with pytest.raises(ConfigError, match="rehearse must be -1 with a mechanism"):
+        dataclasses.replace(SMALL, mechanism="dp-sgd")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", ["dp-sgd:z=0.5", "dp-fedavg:z=0.1,adaptive=false"])
+def test_a_mechanism_runs_in_both_halves(mechanism: str) -> None:
+    settings = dataclasses.replace(SMALL, mechanism=mechanism, rehearse=-1, rounds=1, per_round=2)
+    accuracy, up, _ = counted(settings)
+    assert accuracy is not None
+    assert up == 2 * 32 * example.lenet_size()
+
+
+def test_a_client_that_does_not_answer_is_left_out_of_the_round() -> None:
+    settings = dataclasses.replace(SMALL, protocol="byz-ef21")
+    server = Server(settings, example.lenet())
+    client = Client(settings, example.lenet())
+    for i in range(6):
+        server.enrol(i, 10)
+    ids = server.sample(range(6), 0)
+    samples = example.digits(0, 6, SEED)
+    sent = {r.number: client.train(r, samples, b"")[0] for r in server.open(ids, 0)[1:]}
+    traffic = server.close(sent, ids, 0)
+    assert (traffic.sent, traffic.accepted) == (3, 3)
+    told = {request.number: request.arrived for request in server.open(ids, 1)}
+    assert [told[i] for i in ids] == [-1, 0, 0, 0]  # both ends know what arrived
+
+
+def test_an_app_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "app"
+    paths = flower_app.export(SMALL, out)
+    assert {p.relative_to(out).as_posix() for p in paths} == {
+        *("pyproject.toml", "README.md", "fedbench_fedavg/__init__.py", "fedbench_fedavg/task.py"),
+        *("fedbench_fedavg/server_app.py", "fedbench_fedavg/client_app.py"),
+    }
+    assert all(path.is_file() for path in paths)
+    with pytest.raises(ConfigError, match="--out must be a new or an empty folder"):
+        flower_app.export(SMALL, out)
+    with pytest.raises(ConfigError):
+        flower_app.export(dataclasses.replace(SMALL, defense="fltrust"), tmp_path / "other")
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    assert [path.name for path in out.parent.iterdir()] == ["app"]
+
+
+def test_an_app_says_its_settings_and_reads_them_back(tmp_path: Path) -> None:
+    import tomllib
+
+    flower_app.export(dataclasses.replace(SMALL, protocol="eden:bits=2"), tmp_path / "app")
+    table = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    settings = Settings.of(table["config"])
+    assert dataclasses.replace(settings, public_seed=0) == dataclasses.replace(
+        SMALL, protocol="eden:bits=2"
+    )
+    assert table["components"]["serverapp"] == "fedbench_eden.server_app:app"
+
+
+def test_another_framework_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main(["export", "pysyft", "-p", "fedavg", "--out", str(tmp_path / "app")])
+    assert capsys.readouterr().err == "fedbench: framework must be flower, got 'pysyft'\n"
+
+
+class MemoryGrid:
+    """A grid of Flower in this process: it calls the app of each node with its own context."""
+
+    def __init__(self, app: Any, nodes: int) -> None:
+        from flwr.app import RecordDict
+
+        self.app = app
+        self.contexts = {
+            100 + i: SimpleNamespace(
+                node_config={"partition-id": i}, run_config={}, state=RecordDict()
+            )
+            for i in reversed(range(nodes))
+        }
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.contexts)
+
+    def send_and_receive(self, messages: Any) -> list[Any]:
+        replies = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            replies.append(self.app(message, self.contexts[node]))
+        return replies
+
+
+@pytest.fixture
+def in_a_task() -> None:
+    """Give this process the identity without which Flower makes no message."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id = 1
+    TaskIdentity.node_id = 1
+    TaskIdentity.task_id = 1
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("protocol", registry.names("protocol"))
+def test_messages_of_flower_carry_accuracy_and_bits(protocol: str, in_a_task: None) -> None:
+    settings = dataclasses.replace(SMALL, protocol=protocol, rounds=2)
+
+    def data(number: int, clients: int, config: Any) -> Any:
+        return example.digits(number, clients, SEED)
+
+    app = flower.client_app(example.lenet, data, settings.config())
+    summary = flower.serve(MemoryGrid(app, settings.clients), settings, example.lenet())
+    up = sum(row["uplink_bits"] for row in summary["rounds"])
+    down = sum(row["downlink_bits"] for row in summary["rounds"])
+    assert (summary["accuracy"], up, down) == played(settings)
+
+
+@pytest.mark.peers
+def test_flower_simulates_the_app_with_equal_numbers(tmp_path: Path) -> None:
+    import json
+
+    settings = dataclasses.replace(SMALL, protocol="eden:bits=2", defense="trimmed-mean")
+    out = tmp_path / "out.json"
+    script = tmp_path / "simulate.py"
+    script.write_text(
+        "from flwr.simulation import run_simulation\n"
+        "from fedbench.deployment import example\n"
+        "from fedbench.deployment.flower import client_app, server_app\n"
+        f"config = {settings.config() | {'output': str(out)}!r}\n"
+        "def data(number, clients, config):\n"
+        f"    return example.digits(number, clients, {SEED})\n"
+        "backend = {'client_resources': {'num_cpus': 1, 'num_gpus': 0.0},\n"
+        "           'init_args': {'num_cpus': 2}}\n"
+        "client = client_app(example.lenet, data, config)\n"
+        "run_simulation(server_app(example.lenet, config), client, 6, backend_config=backend)\n"
+    )
+    subprocess.run([sys.executable, str(script)], check=True, timeout=300, capture_output=True)
+    summary = json.loads(out.read_text())
+    up = sum(row["uplink_bits"] for row in summary["rounds"])
+    down = sum(row["downlink_bits"] for row in summary["rounds"])
+    assert (summary["accuracy"], up, down) == played(settings)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 DIGITS = "0123456789"
-LONGEST, SHORTEST = 40, 8  # characters of a bar
+LONGEST, SHORTEST = 40, 10  # characters of a bar
 NARROWEST, WIDEST = 8, 19  # characters of a column of a heat map
 ARROW = columns.WORST.split()[0]
 

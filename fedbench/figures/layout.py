@@ -199,7 +199,7 @@ def wrap(text: str, inches: float, size: float, most: int = 8) -> list[str]:
     """
     letters = max(int(inches * 72 / (0.56 * size)), 4)
     spaced = re.sub(r",(?=\S)", ", ", text[: 2 * most * letters]).replace(":", ":\u200b ")
-    lines = textwrap.wrap(spaced, letters)
+    lines = textwrap.wrap(spaced, letters, break_on_hyphens=False)
     if len(lines) > most:
         lines = [*lines[: most - 1], lines[most - 1][: letters - 1] + "…"]
     return [line.replace(":\u200b ", ":").replace("\u200b", "") for line in lines]

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedbench.analysis.results import load
     from fedbench.experiment.callbacks import Callback
+    from fedbench.experiment.measurements import Round
     from fedbench.experiment.record import Record
     from fedbench.experiment.scenario import Scenario
     from fedbench.run import play
 
-__all__ = ["Callback", "Record", "Scenario", "load", "play"]
+__all__ = ["Callback", "Record", "Round", "Scenario", "load", "play"]
 
 _HOMES = {
     "Callback": "fedbench.experiment.callbacks",
     "Record": "fedbench.experiment.record",
+    "Round": "fedbench.experiment.measurements",
     "Scenario": "fedbench.experiment.scenario",
     "load": "fedbench.analysis.results",
     "play": "fedbench.run",

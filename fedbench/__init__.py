@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fedbench.analysis.results import load
     from fedbench.core.registry import plugins, register
     from fedbench.experiment.callbacks import Callback
+    from fedbench.experiment.measurements import Round
     from fedbench.experiment.record import Record
     from fedbench.experiment.scenario import Scenario
     from fedbench.public.playing import play, sweep
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Callback",
     "Record",
+    "Round",
     "Scenario",
     "__version__",
     "load",
@@ -32,6 +34,7 @@ __all__ = [
 _HOMES = {
     "Callback": "fedbench.experiment.callbacks",
     "Record": "fedbench.experiment.record",
+    "Round": "fedbench.experiment.measurements",
     "Scenario": "fedbench.experiment.scenario",
     "load": "fedbench.analysis.results",
     "play": "fedbench.public.playing",

@@ -20,14 +20,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 from sample_records import LONG, Results, cell, rows, sample_record, sample_round
 
+from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.record import Privacy, Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.figures import bars, bits, epsilon, heatmap, layout, rounds, share, style, systems
-from fedbench.figures.kinds import KINDS, Sketch, bar, scale, spark
+from fedbench.figures.kinds import KINDS, Sketch, bar, draw, scale, spark
 from fedbench.figures.labels import place_labels
 from fedbench.results import summary
+from fedbench.sweeps.ensemble import ensemble
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -182,7 +184,7 @@ def test_every_picture_says_what_was_run_and_what_its_signs_mean(kind: str) -> N
         "digits, lenet, dirichlet:beta=1.0, 50 clients, 20 % malicious, 40 rounds, 2 seeds"
     )
     assert "enign clients' pooled test data, last round" in text or kind == "rounds"
-    assert kind == "heatmap" or "95 % interval of the mean over 2" in text
+    assert kind == "heatmap" or "lowest to highest of 2 " in text
     if kind != "heatmap":
         assert any("accuracy" in axes.get_xlabel() + axes.get_ylabel() for axes in figure.axes)
     # and which attacks are missing
@@ -284,9 +286,27 @@ def test_a_curve_is_the_mean_where_every_seed_was_looked_at() -> None:
     points = rounds.curve(summary.Row(of, tuple(record(of, s, x) for s, x in enumerate(looks))))
     assert [point.round for point in points] == [1, 4]
     assert [point.mean for point in points] == pytest.approx([0.4, 0.8])
-    # s = 0.2 and 0.1, t of 2 degrees is 4.302653: half 0.4968 reaches below 0, half 0.2484 above 1
-    assert points[0].interval == pytest.approx((0.0, 0.4 + 4.302653 * 0.2 / 3**0.5))
-    assert points[1].interval == pytest.approx((0.8 - 4.302653 * 0.1 / 3**0.5, 1.0))
+    # of three seeds Student's interval would reach from 0 to 90 %
+    assert points[0].interval == (0.2, 0.6)
+    assert points[1].interval == (0.7, 0.9)
+
+
+def test_from_five_seeds_on_a_range_is_the_interval_of_the_mean() -> None:
+    values = [0.5, 0.6, 0.7, 0.8, 0.9]
+    # mean 0.7, s = sqrt(0.025), t of 4 degrees is 2.776445
+    half = 2.776445 * 0.025**0.5 / 5**0.5
+    assert systems.sure_range(values) == pytest.approx((0.7 - half, 0.7 + half))
+    assert systems.sure_range(values[:4]) == (0.5, 0.8)
+    assert systems.cut_interval([0.5, 0.5, 0.5, 1.0, 1.0]) == pytest.approx((0.36, 1.0), abs=5e-3)
+    for seeds, said in (
+        (5, "Bar: 95 % interval of the mean over 5 seeds (Student's t)."),
+        (4, "Bar: lowest to highest of 4 seeds."),
+    ):
+        table = ended({cell("fedavg", "mean", "none"): 0.5}, seeds)
+        assert systems.sureness(table, "Bar") == said
+    both = [*ended({cell("fedavg", "mean", "none"): 0.5}, 5), *table]
+    mixed = "mean over 4 to 5 seeds (Student's t), of fewer than 5 the lowest to the highest."
+    assert systems.sureness(both, "Bar").endswith(mixed)
 
 
 def drawn_at(line: Any) -> tuple[list[float], list[float]]:
@@ -300,14 +320,18 @@ def lines_of(axes: Axes) -> dict[str, list[float]]:
     return {f"{line.get_color()} {line.get_marker()}": drawn_at(line)[1] for line in axes.lines}
 
 
-def test_the_worst_attack_of_a_panel_is_vermilion_with_the_marker_of_its_name() -> None:
+def test_an_attack_has_the_colour_of_its_name_in_every_panel_and_the_worst_is_thick() -> None:
     figure = rounds.compose(small())
     first, second = figure.axes  # the best worst case first: signsgd + median
-    assert lines_of(first) == {f"{style.INK} o": [10.0, 80.0], f"{style.WORST} D": [10.0, 72.0]}
+    signs = style.attack_signs(["sign-flip", "dyn-opt"])
+    flip, opt = (" ".join(signs[name]) for name in ("sign-flip", "dyn-opt"))
+    assert lines_of(first) == {f"{style.INK} o": [10.0, 80.0], flip: [10.0, 72.0]}
+    widths = {line.get_color(): line.get_linewidth() for line in second.lines}
+    assert [widths[signs[name][0]] for name in ("dyn-opt", "sign-flip")] == [rounds.STRONG, 1.6]
     assert lines_of(second) == {
         f"{style.INK} o": [10.0, 96.0],
-        f"{style.WORST} s": [10.0, 20.0],
-        f"{style.COLOURS[1]} D": [10.0, 91.0],
+        opt: [10.0, 20.0],
+        flip: [10.0, 91.0],
     }
     assert {"worst 72.0 %: sign-flip", "worst 20.0 %: dyn-opt"} <= set(words(figure))
     assert first.get_ylim() == second.get_ylim()
@@ -324,8 +348,7 @@ def test_a_point_is_the_worst_case_at_the_bits_of_both_directions() -> None:
     assert [point.system.name for point in (signs, floats)] == ["signsgd + median", "fedavg + mean"]
     assert (signs.bits, signs.accuracy, signs.clean) == pytest.approx((33, 72, 80))
     assert (floats.bits, floats.accuracy, floats.clean) == pytest.approx((64, 20, 96))
-    # 70, 72, 74: s = 2, half 4.302653 * 2 / sqrt(3)
-    assert (signs.low, signs.high) == pytest.approx((72 - 4.968276, 72 + 4.968276), abs=1e-5)
+    assert (signs.low, signs.high) == pytest.approx((70, 74))  # of three seeds
 
 
 def test_names_stand_beside_few_points_and_numbers_beside_many() -> None:
@@ -474,13 +497,12 @@ def test_the_impact_is_over_the_seeds_that_both_have() -> None:
     }
     (system,) = systems.systems(rows(found))
     (one,) = bars.impacts(system)
-    # 0.3 and 0.1: mean 20 points, s = 14.142, half 12.7062 * 14.142 / sqrt(2) = 127.06, cut
-    assert one.value == pytest.approx(20.0)
-    assert one.ends == (-100.0, 100.0)
-    assert "over 2 paired seeds" in " ".join(words(bars.compose(rows(found))))
+    assert one.value == pytest.approx(20.0)  # of 30 and 10
+    assert one.ends == pytest.approx((10.0, 30.0))
+    assert "of 2 paired seeds" in " ".join(words(bars.compose(rows(found))))
 
 
-def test_bars_begin_at_zero_and_the_worst_is_vermilion() -> None:
+def test_bars_begin_at_zero_and_have_the_colours_of_their_attacks() -> None:
     figure = bars.compose(small())
     (axes,) = figure.axes
     from matplotlib.colors import to_hex
@@ -490,7 +512,10 @@ def test_bars_begin_at_zero_and_the_worst_is_vermilion() -> None:
     drawn = [(round(bar.get_width(), 6), to_hex(bar.get_facecolor())) for bar in found]
     # signsgd: 80 - 72; fedavg: 96 - 20 and 96 - 91
     shown = [(width, colour) for width, colour in drawn if colour != style.SHADE]
-    assert shown == [(8.0, style.WORST), (76.0, style.WORST), (5.0, style.BAR)]
+    flip, opt = (sign[0] for sign in style.attack_signs(["sign-flip", "dyn-opt"]).values())
+    assert shown == [(8.0, flip), (76.0, opt), (5.0, flip)]
+    bold = [text.get_text() for text in axes.texts if text.get_color() == style.WORST]
+    assert bold == ["8.0", "76.0"]
     texts = [text.get_text() for text in axes.texts]
     assert texts == ["signsgd + median", "fedavg + mean", "8.0", "76.0", "5.0"]
     # an attack that helps has a bar to the left
@@ -713,3 +738,102 @@ def test_pictures_start_without_heavy_libraries() -> None:
     heavy = {"torch", "matplotlib", "scipy"}
     code = f"import sys, fedbench.figures.kinds; sys.exit(not {heavy}.isdisjoint(sys.modules))"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# what a reader may choose
+
+
+def test_one_attack_has_one_colour_and_its_variants_have_markers() -> None:
+    alone = style.attack_signs(["alie:z=1.0"])
+    beside = style.attack_signs(["dyn-opt", "alie:z=2.0", "alie:z=1.0", "unheard-of"])
+    assert beside["alie:z=1.0"][0] == alone["alie:z=1.0"][0] == beside["alie:z=2.0"][0]
+    assert beside["alie:z=1.0"][1] != beside["alie:z=2.0"][1]
+    assert beside["unheard-of"] == style.attack_signs(["unheard-of"])["unheard-of"]
+
+
+def test_every_attack_of_ours_has_a_colour_and_those_played_together_differ() -> None:
+    import tomllib
+
+    fixed = tomllib.loads(style.FIXED.read_text())["colours"]
+    assert len(fixed) == len(style.ATTACKS)
+    listed = [name for names in fixed for name in names]
+    assert len(listed) == len(set(listed))
+    assert max(map(len, fixed)) <= len(style.MARKERS)
+    assert set(listed) == set(registry.names("attack")) - {"none"}
+    for protocol in registry.names("protocol"):
+        together = {name.partition(":")[0] for name in ensemble(protocol)} - {"none"}
+        colours = [style.attack_signs([name])[name][0] for name in together]
+        assert len(set(colours)) == len(together), protocol
+
+
+@pytest.mark.parametrize("kind", ["rounds", "bits", "heatmap", "impact", "share", "epsilon"])
+@pytest.mark.parametrize("width", [4.0, 7.0])
+def test_a_picture_is_as_wide_as_was_asked_for_and_legible(kind: str, width: float) -> None:
+    table = over_shares() if kind == "share" else noisy()
+    figure = KINDS[kind].compose(table, layout.View(width=width))
+    assert figure.get_figwidth() == width
+    legible(figure)
+
+
+def tried(attacks: dict[str, dict[str, float]]) -> list[summary.Row]:
+    """A protocol for each entry, and what each attack leaves of it with the mean."""
+    return ended({cell(p, "mean", a): x for p, found in attacks.items() for a, x in found.items()})
+
+
+def test_a_heat_map_has_the_columns_of_its_protocol_and_no_others() -> None:
+    both = tried(
+        {
+            "fedavg": {"none": 0.9, "sign-flip": 0.5, "mimic": 0.4},
+            "fsl": {"none": 0.9, "sign-flip": 0.5, "swap": 0.3},
+        }
+    )
+    figure = heatmap.compose(both)
+    said = words(figure)
+    assert "n/a" not in said
+    assert (said.count("mimic"), said.count("swap"), said.count("sign-flip")) == (1, 1, 2)
+    same = tried({name: {"none": 0.9, "sign-flip": 0.5} for name in ("fedavg", "fsl")})
+    assert words(heatmap.compose(same)).count("sign-flip") == 1  # above both maps
+
+
+def test_a_narrow_heat_map_keeps_the_strongest_attacks_and_says_so() -> None:
+    left = {"none": 0.9, "sign-flip": 0.8, "mimic": 0.2, "pga": 0.7, "auto": 0.3, "alie": 0.6}
+    many = tried({"fedavg": left})
+    whole = words(heatmap.compose(many))
+    assert set(left) - {"none"} <= set(whole)
+    narrow = words(heatmap.compose(many, layout.View(width=3.6)))
+    assert {"mimic", "auto"} <= set(narrow)
+    assert "sign-flip" not in narrow
+    assert "that leave the least accuracy" in " ".join(narrow).replace("\n", " ")
+    chosen = words(heatmap.compose(many, layout.View(attacks=("pga",))))
+    assert {"pga", "none (clean)", "worst case"} <= set(chosen)
+    assert not {"mimic", "alie"} & set(chosen)
+    assert "20.0" in chosen  # the worst case is that of all attacks
+
+
+def test_impact_charts_show_chosen_attacks_or_the_strongest_of_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many = tried({"fedavg": {"none": 0.9} | {f"attack-{i}": 0.9 - i / 20 for i in range(7)}})
+    monkeypatch.setattr(bars, "LANES", 4)
+    said = words(bars.compose(many))
+    assert [name for name in said if name.startswith("attack-")] == [
+        f"attack-{i}" for i in (3, 4, 5, 6)
+    ]
+    assert "The 4 strongest attacks of a system." in " ".join(" ".join(said).split())
+    assert "attack-1" in words(bars.compose(many, layout.View(attacks=("attack-1",))))
+    with pytest.raises(ConfigError, match=r"attacks must be one of .*got 'attack-900'"):
+        draw("impact", many, layout.View(attacks=("attack-900",)))
+
+
+def test_bits_are_up_and_down_or_up_only() -> None:
+    of = cell("fedavg", "mean", "none")
+    table = rows({of: [record(of, 0, (0.1, 0.5), (2.0, 32.0))]})
+    assert [point.bits for point in bits.points(table)] == [34.0]
+    up = layout.View(bits="uplink")
+    assert [point.bits for point in bits.points(table, up)] == [2.0]
+    said = " ".join(words(bits.compose(table, up)))
+    assert "bits up, per parameter (logarithmic)" in said
+    assert "what one client gets" not in said
+    assert "Accuracy against uplink bits" in said
+    with pytest.raises(ConfigError, match="bits must be total or uplink"):
+        layout.View(bits="down")  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from fedbench.analysis import frames
 from fedbench.core.errors import require
@@ -151,13 +151,21 @@ class Results(Sequence[Record]):
         return as_latex(self._answer(each, columns, sort).table())
 
     def plot(
-        self, kind: str = "impact", *, width: float | None = None, out: str | Path | None = None
+        self,
+        kind: str = "impact",
+        *,
+        width: float | None = None,
+        attacks: Sequence[str] = (),
+        bits: Literal["total", "uplink"] = "total",
+        out: str | Path | None = None,
     ) -> Figure:
         """Draw a figure of these runs, which a notebook shows.
 
         Args:
             kind: Kind of the figure: rounds, bits, heatmap, impact, share or epsilon.
-            width: Width in inches; by default 10.
+            width: Width in inches; by default 10, of a heat map what its columns take.
+            attacks: Attacks of a heat map or an impact chart; by default all that have room.
+            bits: Bits of a figure against bits: total, up and down, or uplink.
             out: File to write it to, whose ending is png, svg, pdf or, with LaTeX, pgf.
 
         Raises:
@@ -175,7 +183,9 @@ class Results(Sequence[Record]):
             require("out", str(out), ending in FORMATS, f"a file ending in {', '.join(FORMATS)}")
         require_once(self)
         cells = cells_of(self)
-        figure = draw(kind, rows(list(cells), cells), View(width=width))
+        figure = draw(
+            kind, rows(list(cells), cells), View(width=width, attacks=tuple(attacks), bits=bits)
+        )
         figure._repr_png_ = partial(rendered, figure, "png")  # type: ignore[attr-defined]
         if out is not None:
             save(figure, Path(out))

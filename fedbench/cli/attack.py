@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fedbench.cli import options as opt
 from fedbench.cli.sweep import foresee
-from fedbench.cli.terminal import end, watcher
+from fedbench.cli.terminal import end, status, watcher
 from fedbench.core.canonical import enter
 from fedbench.core.errors import PluginError
 from fedbench.core.files import writable, write_atomically
@@ -81,8 +81,11 @@ def attack(
     """
     if canonical:
         enter()
-    from fedbench.sweeps.local import Options
+    with status() as say:  # torch alone takes seconds
+        say("reading plug-ins")
+        from fedbench.sweeps.local import Options
 
+        plan = choose(preset, opt.typed(context), seeds, lr)
     options = Options(
         device=device,
         executor=executor,
@@ -95,7 +98,7 @@ def attack(
         states=keep_states,
         models=out if save_model else None,
     )
-    play(choose(preset, opt.typed(context), seeds, lr), options, out, dry_run, track or ())
+    play(plan, options, out, dry_run, track or ())
 
 
 def choose(
@@ -123,6 +126,12 @@ def play(
 
     A dry run only says what would be played.
     """
+    console = Console(highlight=False)
+    with status() as say:
+        say("reading data and models")
+        cells, skipped = plan.cells()
+        require_playable(cells[0], plan.seeds[0], options)
+        writable(out)
     from fedbench.results.aggregate import grouped
     from fedbench.results.store import Store
     from fedbench.results.summary import rows
@@ -132,10 +141,6 @@ def play(
     from fedbench.tables.report import skipped_lines, terminal
     from fedbench.tracking.trackers import tracking
 
-    console = Console(highlight=False)
-    cells, skipped = plan.cells()
-    require_playable(cells[0], plan.seeds[0], options)
-    writable(out)
     console.print(header(plan, cells, options))
     for line in skipped_lines(skipped):
         console.print(f"skipped: {line}", markup=False)

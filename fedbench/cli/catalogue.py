@@ -12,24 +12,33 @@ from rich.table import Table
 from rich.text import Text
 
 from fedbench.cli.docstrings import Doc, paragraphs, parameters, prose, singular
-from fedbench.cli.options import explained
+from fedbench.cli.options import chosen, explained
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, UnknownPluginError
+from fedbench.tables.export import document
 
 
 @explained
-def list_(kind: str | None = None, into: Path | None = None) -> None:
-    """List every installed plug-in, with a line on what it does.
+def list_(kind: str | None = None, format: str = "table", into: Path | None = None) -> None:
+    """List every installed plug-in, with a line on what it does, or the presets.
 
     Positional:
         kind: protocols, attacks, defenses, prefilters, mechanisms, datasets, models or partitions;
-            by default all of them.
+            by default all of them. Or presets: the tables of fedbench attack --preset.
 
     Options:
+        format: Form of the output: table or json.
         into: Page of Markdown in which the catalogue of that kind is written anew; by default it
             is printed.
     """
-    if into is None:
+    chosen("--format", format, ("table", "json"))
+    if kind in ("preset", "presets"):
+        list_presets(Console(), format)
+    elif into is None and format == "json":
+        from fedbench.cli.catalogue_data import listed
+
+        print(document(listed([*registry.KINDS] if kind is None else [singular(kind)])))
+    elif into is None:
         list_plugins(Console(), kind)
     elif kind is None:
         raise ConfigError("--into must be of one kind, got none; use fedbench list attacks")
@@ -52,8 +61,23 @@ def list_plugins(console: Console, kind: str | None = None) -> None:
         _section(console, f"{each}s", pairs, no_wrap=True)
 
 
+def list_presets(console: Console, format: str = "table") -> None:
+    """Print the name, the title and the number of runs of every preset."""
+    from fedbench.cli.catalogue_data import presets
+
+    entries = presets()
+    if format == "json":
+        print(document(entries))
+        return
+    rows = [
+        (Text(entry["name"], style="bold cyan"), f"{entry['summary']} ({entry['runs']} runs)")
+        for entry in entries
+    ]
+    _section(console, "presets", rows, no_wrap=True)
+
+
 @explained
-def show(name: str, kind: str | None = None) -> None:
+def show(name: str, kind: str | None = None, format: str = "table") -> None:
     """Show a plug-in: formula, parameters with defaults, what it must know, its paper.
 
     Positional:
@@ -61,12 +85,27 @@ def show(name: str, kind: str | None = None) -> None:
 
     Options:
         kind: Kind of the plug-in; by default all that have the name.
+        format: Form of the output: table or json, a list with an object for each kind.
     """
+    chosen("--format", format, ("table", "json"))
+    if format == "json":
+        from fedbench.cli.catalogue_data import shown
+
+        bare, having = found(name, kind)
+        print(document([shown(each, bare) for each in having]))
+        return
     show_plugin(Console(), name, kind)
 
 
 def show_plugin(console: Console, name: str, kind: str | None = None) -> None:
     """Print everything about a plug-in; about each of them where several kinds share the name."""
+    bare, having = found(name, kind)
+    for each in having:
+        _show(console, each, bare, registry.plugin(each, bare))
+
+
+def found(name: str, kind: str | None = None) -> tuple[str, list[str]]:
+    """Return a plug-in's name and the kinds that have it; `ConfigError` if none has."""
     bare, params = registry.split(name)
     if params:
         raise ConfigError(f"NAME must be a plug-in without parameters, got {name!r}; use {bare}")
@@ -74,8 +113,7 @@ def show_plugin(console: Console, name: str, kind: str | None = None) -> None:
     having = [kind for kind in kinds if bare in registry.names(kind)]
     if not having:
         raise UnknownPluginError(f"{name!r} is not an installed {kind or 'plug-in'}; {_hint(bare)}")
-    for each in having:
-        _show(console, each, bare, registry.plugin(each, bare))
+    return bare, having
 
 
 def _hint(name: str) -> str:

@@ -25,6 +25,8 @@ def plot(
     out: Path = Path("results/pictures"),
     format: list[str] | None = None,
     width: float | None = None,
+    attack: list[str] | None = None,
+    bits: str = "total",
     terminal: bool = False,
 ) -> None:
     """Draw pictures of records: accuracy over rounds or malicious rows, against bits or epsilon.
@@ -37,9 +39,12 @@ def plot(
         out: Folder for the pictures.
         format: Format of the files: png, svg, pdf or pgf (needs LaTeX); by default png and svg.
         width: Width of the pictures in inches; by default 10, of a heat map what its columns take.
+        attack: Attack that heat maps and impact charts show. Repeat for more; by default all that
+            have room.
+        bits: Bits of the picture against bits: total, up and down, or uplink.
         terminal: Draw sketches in characters, and write no files.
     """
-    from fedbench.figures.kinds import KINDS, Sketch
+    from fedbench.figures.kinds import KINDS, Sketch, require_attacks
     from fedbench.figures.layout import View
     from fedbench.figures.style import FORMATS, USUAL, save
     from fedbench.results.gather import cells_of, gather
@@ -51,6 +56,12 @@ def plot(
         chosen("--format", name, FORMATS)
     cells = cells_of(gather(records, lambda reason: warn(f"skipped: {reason}")))
     table = rows(list(cells), cells)
+    view = View(
+        width=width,
+        attacks=tuple(attack or ()),
+        bits=chosen("--bits", bits, ("total", "uplink")),
+    )
+    require_attacks(table, view)
     for name in kind or ():
         if not KINDS[name].shows(table):
             raise ConfigError(
@@ -62,10 +73,10 @@ def plot(
         for name in shown:
             if name != shown[0]:
                 console.print()
-            console.print(Sketch(name, table))
+            console.print(Sketch(name, table, view))
         return
     for name in shown:
-        figure = KINDS[name].compose(table, View(width=width))
+        figure = KINDS[name].compose(table, view)
         paths = [out / f"{name}.{ending}" for ending in dict.fromkeys(format or USUAL)]
         for path in paths:
             save(figure, path)

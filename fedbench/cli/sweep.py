@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from fedbench.cli import options as opt
-from fedbench.cli.terminal import duration, end, watcher
+from fedbench.cli.terminal import duration, end, status, watcher
 from fedbench.core.canonical import enter
 from fedbench.core.errors import ConfigError, require
 from fedbench.tables.numbers import counted
@@ -70,7 +70,9 @@ def sweep(
     """
     if canonical:
         enter()
-    from fedbench.executors.factory import require_known
+    with status() as say:  # torch alone takes seconds
+        say("reading plug-ins")
+        from fedbench.executors.factory import require_known
     from fedbench.results.store import Store
     from fedbench.sweeps.drive import Sweep
     from fedbench.sweeps.follow import Following
@@ -99,7 +101,9 @@ def sweep(
     if engine == "local":
         options.require_machine()
     plan = Plan.read(file)
-    cells, skipped = plan.cells()
+    with status() as say:
+        say("reading data and models")
+        cells, skipped = plan.cells()
     everything = runs(cells, plan.seeds)
     console = Console(highlight=False)
     announce(console, plan, cells, skipped, folder)

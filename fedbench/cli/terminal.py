@@ -16,6 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -53,8 +54,9 @@ def status() -> Iterator[Callable[[str], None]]:
     if not console.is_terminal:
         yield lambda text: None
         return
-    with console.status("", spinner="line") as shown:  # in ASCII
-        yield lambda text: shown.update(escape(text))
+    # At once, and not when its thread has time: the next import may take seconds.
+    with Live(console=console, transient=True, refresh_per_second=8) as live:
+        yield lambda text: live.update(Spinner("line", escape(text)), refresh=True)  # in ASCII
 
 
 def warn(text: str) -> None:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fedbench.figures.layout import PLAIN, View, Words, page, wrap
-from fedbench.figures.style import BAR, FAINT, INK, RULE, SHADE, WORST, Mark, styled
-from fedbench.figures.systems import SystemRows, setting, sureness, systems, tested
-from fedbench.results.aggregate import interval
+from fedbench.figures.style import (
+    BAR,
+    FAINT,
+    INK,
+    RULE,
+    SHADE,
+    WORST,
+    Mark,
+    attack_signs,
+    styled,
+)
+from fedbench.figures.systems import SystemRows, setting, sure_range, sureness, systems, tested
 from fedbench.tables import columns
 from fedbench.tables.numbers import bits, or_none, percent
 
@@ -21,6 +30,7 @@ if TYPE_CHECKING:
     from fedbench.results.summary import Row
 
 LANE, AIR = 0.2, 0.5  # inches of a lane; air between two groups, in lanes
+LANES, LEAST = 120, 3  # bars of a figure, and of a system, beyond which the shortest are left out
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,8 @@ class Lane:
     value: float
     text: str
     ends: tuple[float, float] | None = None  # of the interval around the value
-    worst: bool = False  # in the colour of the worst case
+    worst: bool = False  # whether its texts are in the colour of the worst case
+    colour: str = BAR
 
 
 @dataclass(frozen=True)
@@ -86,7 +97,7 @@ def write_groups(axes: Axes, groups: Sequence[Group], room: float = 8.0) -> None
 def draw_bars(axes: Axes, groups: Sequence[Group]) -> None:
     """Draw the bars from zero, their intervals, and the texts behind them."""
     for y, lane in (pair for group in groups for pair in group.placed):
-        axes.barh(y, lane.value, height=0.62, color=WORST if lane.worst else BAR, zorder=2)
+        axes.barh(y, lane.value, height=0.62, color=lane.colour, zorder=2)
         if lane.ends:
             axes.hlines(y, *lane.ends, color=INK, linewidth=1.0, zorder=3)
         write_behind(axes, max(0.0, lane.value, *(lane.ends or ())), y, lane)
@@ -110,12 +121,15 @@ def write_behind(axes: Axes, x: float, y: float, lane: Lane) -> None:
 def impacts(system: SystemRows) -> list[Lane]:
     """Return a bar per attack: percentage points lost, over the seeds also played without it."""
     lanes = []
+    signs = attack_signs(row.cell.attack for row in system.attacked)
     for row in system.attacked:
         if points := [100 * lost for lost in row.impacts()]:
             mean = statistics.fmean(points)
-            bounds = interval(points)
+            bounds = sure_range(points)
             ends = bounds and (max(bounds[0], -100.0), min(bounds[1], 100.0))
-            lanes.append(Lane(row.cell.attack, mean, percent(mean / 100), ends, row.worst))
+            colour, _ = signs[row.cell.attack]
+            text = percent(mean / 100)
+            lanes.append(Lane(row.cell.attack, mean, text, ends, row.worst, colour))
     return lanes
 
 
@@ -128,13 +142,18 @@ def shows(rows: Sequence[Row]) -> bool:
 def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     """Draw a group of bars per system, a bar per attack; the best worst case on top."""
     by_system = {system.name: impacts(system) for system in systems(rows)}
-    groups = stacked({name: lanes for name, lanes in by_system.items() if lanes})
+    shown = {name: [x for x in lanes if view.shows(x.label)] for name, lanes in by_system.items()}
+    shown = {name: lanes for name, lanes in shown.items() if lanes}
+    most = max(LEAST, LANES // max(len(shown), 1))
+    cut = any(len(lanes) > most for lanes in shown.values())
+    groups = stacked({name: strongest(lanes, most) for name, lanes in shown.items()})
     drawn = [lane for group in groups for lane in group.lanes]
-    looks = {False: Mark("an attack", BAR, "s"), True: Mark("the worst of its system", WORST, "s")}
-    keys = [key for worst, key in looks.items() if any(lane.worst == worst for lane in drawn)]
+    keys = [Mark("bold: the worst of its system", WORST)] if any(x.worst for x in drawn) else []
     counts = [count for row in rows if (count := len(row.impacts()))]
     caption = f"Clean minus attacked accuracy on the {tested(rows)}, last round. "
     words = Words("Attack impact", setting(rows), caption + sureness(rows, "Line", counts))
+    if cut:
+        words = replace(words, caption=f"{words.caption} The {most} strongest attacks of a system.")
     sheet = page(words, keys, width=view.inches)
     axes = sheet.panels[0]
     low, high = reach(drawn)
@@ -144,6 +163,12 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     write_groups(axes, groups, view.inches - 2.0)
     draw_bars(axes, groups)
     return sheet.fit(height(groups))
+
+
+def strongest(lanes: Sequence[Lane], most: int) -> list[Lane]:
+    """Return so many bars at most, the longest, in their order."""
+    kept = sorted(lanes, key=lambda lane: -lane.value)[:most]
+    return [lane for lane in lanes if lane in kept]
 
 
 def reach(lanes: Sequence[Lane]) -> tuple[float, float]:
@@ -184,7 +209,9 @@ def _lane(row: Row) -> Lane:
     ends = (100 * (row.accuracy - row.accuracy_std), 100 * (row.accuracy + row.accuracy_std))
     label = "none (clean)" if row.cell.clean else row.cell.attack
     text = f"{percent(row.accuracy)} {columns.mark(row)}".rstrip()
-    return Lane(label, 100 * row.accuracy, text, ends if row.accuracy_std else None, row.worst)
+    colour = BAR if row.cell.clean else attack_signs([row.cell.attack])[row.cell.attack][0]
+    spread = ends if row.accuracy_std else None
+    return Lane(label, 100 * row.accuracy, text, spread, row.worst, colour)
 
 
 def uplink_bars(axes: Axes, tops: Sequence[float], sent: Sequence[float | None]) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from fedbench.results.summary import Row
 
+LABELS = {"total": ("bits", "bits up and down"), "uplink": ("uplink bits", "bits up")}
 LABELLED = 12  # systems at most whose names stand beside their points
 HEIGHT = 4.6  # inches of the panel
 
@@ -29,7 +30,7 @@ class SystemPoint:
     """A system in the figure; accuracies in percent."""
 
     system: SystemRows
-    bits: float  # up and down, per parameter, message and round
+    bits: float  # per parameter, message and round: up and down, or up
     accuracy: float  # in the worst case, or clean if nobody attacks
     low: float  # end of its interval; `accuracy` if there is none
     high: float
@@ -46,7 +47,7 @@ class SystemPoint:
         return Mark("", WORST, "o") if self.system.worst else Mark("", INK, "o", hollow=True)
 
 
-def points(rows: Sequence[Row]) -> list[SystemPoint]:
+def points(rows: Sequence[Row], view: View = PLAIN) -> list[SystemPoint]:
     """Return a point for each system, the best worst case first."""
     out = []
     for system in systems(rows):
@@ -54,7 +55,8 @@ def points(rows: Sequence[Row]) -> list[SystemPoint]:
         clean = system.clean
         low, high = ends(row) or (row.accuracy, row.accuracy)
         without = None if clean is None or clean is row else 100 * clean.accuracy
-        sent = (system.cost["uplink_bits"] or 0) + system.cost["downlink_bits"]
+        sent = system.cost["uplink_bits"] or 0
+        sent += system.cost["downlink_bits"] if view.bits == "total" else 0
         sent = max(sent, 1e-4)  # zero has no logarithm
         out.append(SystemPoint(system, sent, 100 * row.accuracy, 100 * low, 100 * high, without))
     return out
@@ -74,24 +76,29 @@ def shows(rows: Sequence[Row]) -> bool:
 @styled
 def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     """Draw a point per system with its name beside it, or with a number if names have no room."""
-    shown = points(rows)
+    shown = points(rows, view)
     best = front([point.spot for point in shown])
     caption = (
-        f"{tested(rows).capitalize()}, last round. Bits as they were sent: of a benign message "
-        f"up, and of what one client gets in a round. {sureness(rows, 'Vertical bar')}"
+        f"{tested(rows).capitalize()}, last round. Bits as they were sent: of a benign message up"
+        f"{', and of what one client gets in a round' * (view.bits == 'total')}. "
+        f"{sureness(rows, 'Vertical bar')}"
     )
-    words = Words(f"Accuracy{columns.in_worst_case(rows)} against bits", setting(rows), caption)
+    words = Words(
+        f"Accuracy{columns.in_worst_case(rows)} against {LABELS[view.bits][0]}",
+        setting(rows),
+        caption,
+    )
     keys = _keys(shown, rows)
     if len(shown) <= LABELLED:
         sheet = page(words, keys, width=view.inches)
-        _draw(sheet.panels[0], shown, best)
+        _draw(sheet.panels[0], shown, best, LABELS[view.bits][1])
         sheet.fit(min(HEIGHT, 0.65 * view.inches))
         names = {i: "\n".join(wrap(p.system.name, 1.9, 8.5)) for i, p in enumerate(shown)}
         if _write(sheet.panels[0], names, shown, best):
             return sheet.figure
     listed = [f"{i + 1} {_listed(point)}" for i, point in enumerate(shown)]
     sheet = page(replace(words, caption="\n".join([caption, *listed])), keys, width=view.inches)
-    _draw(sheet.panels[0], shown, best)
+    _draw(sheet.panels[0], shown, best, LABELS[view.bits][1])
     sheet.fit(min(HEIGHT, 0.65 * view.inches))
     _write(sheet.panels[0], _numbers(sheet.panels[0], shown), shown, best)
     return sheet.figure
@@ -116,13 +123,13 @@ def _keys(shown: Sequence[SystemPoint], rows: Sequence[Row]) -> list[Mark]:
     return [*keys, Mark("Pareto front: nobody is better in both", COLOURS[0], line="-")]
 
 
-def _draw(axes: Axes, shown: Sequence[SystemPoint], best: Sequence[int]) -> None:
+def _draw(axes: Axes, shown: Sequence[SystemPoint], best: Sequence[int], across: str) -> None:
     sent = [point.bits for point in shown]
     low, high = tens(
         y / 100 for p in shown for y in (p.low, p.high, p.accuracy if p.clean is None else p.clean)
     )
     axes.set(xlim=(min(sent) / 1.7, max(sent) * 1.7), ylim=(low - 2, high + 2))
-    axes.set(ylabel="accuracy, %", xlabel="bits up and down, per parameter (logarithmic)")
+    axes.set(ylabel="accuracy, %", xlabel=f"{across}, per parameter (logarithmic)")
     log_bits(axes)
     draw_front(axes, [(shown[i].bits, shown[i].accuracy) for i in best])
     for point in shown:

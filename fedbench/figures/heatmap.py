@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedbench.figures.layout import PLAIN, View, Words, page, wrap
+from fedbench.figures.layout import MARGIN, PLAIN, View, Words, page, wrap
 from fedbench.figures.style import FAINT, WORST, Mark, styled
 from fedbench.figures.systems import attacks, cautions, setting, systems, tested, undefended
 from fedbench.tables.numbers import NONE, percent
@@ -32,6 +33,16 @@ class Map:
 
     name: str
     defenses: dict[str, dict[str, Row]]  # rows by attack, of each defense
+
+    @property
+    def attacks(self) -> list[str]:
+        """Attacks that were tried on any of the defenses, in order of appearance."""
+        return list(dict.fromkeys(attack for found in self.defenses.values() for attack in found))
+
+    def strength(self, attack: str) -> tuple[bool, float]:
+        """Order attacks: those that are the worst of a row first, then by what they leave."""
+        found = [rows[attack] for rows in self.defenses.values() if attack in rows]
+        return not any(row.worst for row in found), statistics.fmean(row.accuracy for row in found)
 
     def at(self, defense: str, column: str) -> Row | None:
         """Return the row in a cell: under an attack, or in the worst case."""
@@ -58,28 +69,60 @@ def shows(rows: Sequence[Row]) -> bool:
 
 @styled
 def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
-    """Draw the maps below each other on the same columns; the worst cell of a row is framed."""
+    """Draw the maps below each other; the worst cell of a row is framed.
+
+    A map has a column for each attack that was tried on its protocol. Where the width has no room
+    for all of them, those stay that are the worst of a row, then those that leave the least.
+    """
     drawn = maps(rows)
-    heads = [*attacks(rows), WORST_CASE]
+    order = attacks(rows)
+    names = {rule: wrap(rule, NAMES, 8.5, most=2) for each in drawn for rule in each.defenses}
+    letters = max(len(line) for lines in names.values() for line in lines)
+    inches = 0.56 * 8.5 / 72 * letters + 2 * MARGIN + 0.3  # of everything beside the columns
+    room = int((view.width - inches) / COLUMN - 1.25) if view.width else len(order)
+    shown = [chosen(each, order, view, max(room, 2)) for each in drawn]
+    heads = [[*names, WORST_CASE] for names in shown]
     caption = f"{tested(rows).capitalize()}, last round; mean over the seeds."
-    if any(len(row) < len(heads) - 1 for each in drawn for row in each.defenses.values()):
+    pairs = list(zip(drawn, shown, strict=True))
+    if any(
+        name not in row for each, names in pairs for row in each.defenses.values() for name in names
+    ):
         caption += f" {NONE}: no record."
+    if any(len(names) < len(each.attacks) for each, names in pairs):
+        left = " that leave the least accuracy" * (not view.attacks)
+        most = max(len(each.attacks) for each in drawn)
+        caption += f" Of up to {most} columns those{left or ' that were chosen'}."
     words = Words("Accuracy of defenses under attacks", setting(rows), caption + cautions(rows))
     keys = [Mark(f"{share} %", face(share / 100), "s") for share in (0, 25, 50, 75, 100)]
     if any(row.worst for row in rows):
         keys.append(Mark("the worst of its row", WORST, "s", hollow=True))
-    names = {rule: wrap(rule, NAMES, 8.5, most=2) for each in drawn for rule in each.defenses}
-    width = view.width or max(NARROWEST, COLUMN * len(heads) + NAMES + 1.0)
+    across = max(map(len, heads))
+    width = view.width or max(NARROWEST, COLUMN * across + NAMES + 1.0)
     heights = [LANE * len(each.defenses) for each in drawn]
-    sheet = page(words, keys, rows=len(drawn), width=width, sharex=True, height_ratios=heights)
-    for axes, each in zip(sheet.panels, drawn, strict=True):
-        _draw(axes, each, heads, names)
-    top = sheet.panels[0]
+    sheet = page(words, keys, rows=len(drawn), width=width, height_ratios=heights)
+    above: list[str] = []
+    for axes, each, columns in zip(sheet.panels, drawn, heads, strict=True):
+        _draw(axes, each, columns, names, across)
+        if columns != above:  # the names stand where they are others than in the map above
+            _head(axes, columns)
+        above = columns
+    return sheet.fit(sum(heights))
+
+
+def chosen(drawn: Map, order: Sequence[str], view: View, most: int) -> list[str]:
+    """Return the columns of a map: the clean one, and so many attacks at most."""
+    names = [name for name in order if name in drawn.attacks]
+    attacked = [name for name in names if name != "none" and view.shows(name)]
+    kept = sorted(attacked, key=drawn.strength)[: most - ("none" in names)]
+    return [name for name in names if name == "none" or name in kept]
+
+
+def _head(axes: Axes, heads: Sequence[str]) -> None:
+    """Write the names of the columns above the name of the map."""
     columns = [_x(i, len(heads)) for i in range(len(heads))]
     texts = ["\n".join(wrap(spelled(head), 3.0, 8, most=2)) for head in heads]
-    top.tick_params(axis="x", labeltop=True, pad=20)  # above the name of the first map
-    top.set_xticks(columns, texts, rotation=45, ha="left", rotation_mode="anchor", fontsize=8)
-    return sheet.fit(sum(heights))
+    axes.tick_params(axis="x", labeltop=True, pad=20)
+    axes.set_xticks(columns, texts, rotation=45, ha="left", rotation_mode="anchor", fontsize=8)
 
 
 def spelled(attack: str) -> str:
@@ -92,10 +135,12 @@ def _x(i: int, count: int) -> float:
     return i + 0.5 + (0.25 if i == count - 1 else 0.0)
 
 
-def _draw(axes: Axes, drawn: Map, heads: Sequence[str], names: dict[str, list[str]]) -> None:
+def _draw(
+    axes: Axes, drawn: Map, heads: Sequence[str], names: dict[str, list[str]], across: int
+) -> None:
     from matplotlib.patches import Rectangle
 
-    axes.set(xlim=(0, len(heads) + 0.25), ylim=(len(drawn.defenses), 0))
+    axes.set(xlim=(0, across + 0.25), xticks=[], ylim=(len(drawn.defenses), 0))
     axes.grid(False)
     title = wrap(drawn.name, COLUMN * len(heads), 9.5, most=1)[0]
     axes.set_title(title, fontsize=9.5, y=1.0)

@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedbench.core.errors import ConfigError, require
+from fedbench.core.errors import ConfigError, few, require
 from fedbench.figures import bars, bits, epsilon, heatmap, rounds, share
 from fedbench.figures.heatmap import WORST_CASE
 from fedbench.figures.layout import PLAIN, View
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 DIGITS = "0123456789"
-LONGEST, SHORTEST = 40, 8  # characters of a bar
+LONGEST, SHORTEST = 40, 10  # characters of a bar
 NARROWEST, WIDEST = 8, 19  # characters of a column of a heat map
 ARROW = columns.WORST.split()[0]
 
@@ -93,7 +93,7 @@ def _grouped(
     return grid(Table.of(heads, body), options)
 
 
-def _rounds(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
+def _rounds(rows: Sequence[Row], options: ConsoleOptions, view: View) -> Iterator[RenderableType]:
     plain = options.ascii_only
     width = _room(options, 10)
     groups: dict[str, list[Line]] = {}
@@ -107,11 +107,11 @@ def _rounds(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[Renderable
     yield Text(f"\n{signs}; the last sign is the last round.")
 
 
-def _impact(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
+def _impact(rows: Sequence[Row], options: ConsoleOptions, view: View) -> Iterator[RenderableType]:
     width = _room(options, 10)
     groups: dict[str, list[Line]] = {}
     for system in systems(rows):
-        for lane in bars.impacts(system):
+        for lane in filter(lambda lane: view.shows(lane.label), bars.impacts(system)):
             label = lane.label
             if lane.worst and system.worst:
                 label += f" {columns.mark(system.worst)}"
@@ -120,9 +120,9 @@ def _impact(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[Renderable
     yield _grouped(groups, ("system\n  attack", f"\n{scale(width)}", "points\nlost"), options)
 
 
-def _bits(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
+def _bits(rows: Sequence[Row], options: ConsoleOptions, view: View) -> Iterator[RenderableType]:
     width = _room(options, 28)
-    shown = sorted(bits.points(rows), key=lambda point: (point.bits, -point.accuracy))
+    shown = sorted(bits.points(rows, view), key=lambda point: (point.bits, -point.accuracy))
     best = bits.front([point.spot for point in shown])
     body = []
     for i, point in enumerate(shown):
@@ -131,10 +131,12 @@ def _bits(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableTy
         body.append(Line([*texts, drawn, "*" if i in best else ""]))
     heads = ("\nsystem", "\nbits", "clean\n%", "worst\n%", f"\n{scale(width)}", "")
     yield grid(Table.of(heads, body), options)
-    yield Text("\nBits up and down, per parameter. *: nobody is better in both.")
+    yield Text(
+        f"\n{bits.LABELS[view.bits][1].capitalize()}, per parameter. *: nobody is better in both."
+    )
 
 
-def _epsilon(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
+def _epsilon(rows: Sequence[Row], options: ConsoleOptions, view: View) -> Iterator[RenderableType]:
     width = _room(options, 18)
     groups: dict[str, list[Line]] = {}
     for line in epsilon.lines(rows):
@@ -151,7 +153,7 @@ def _epsilon(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[Renderabl
     yield _grouped(groups, heads, options)
 
 
-def _shares(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
+def _shares(rows: Sequence[Row], options: ConsoleOptions, view: View) -> Iterator[RenderableType]:
     width = _room(options, 18)
     groups: dict[str, list[Line]] = {}
     for line in share.lines(rows):
@@ -169,14 +171,16 @@ def _pieces(attack: str) -> list[str]:
     return re.findall(r"[^\s,:]+[,:]?", heatmap.spelled(attack))
 
 
-def _heatmap(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
+def _heatmap(rows: Sequence[Row], options: ConsoleOptions, view: View) -> Iterator[RenderableType]:
     drawn = heatmap.maps(rows)
-    heads = [*attacks(rows), WORST_CASE]
+    order = attacks(rows)
+    heads = [*order, WORST_CASE]
     longest = max(len(piece) for attack in heads for piece in _pieces(attack))
     column = min(max(longest, NARROWEST), WIDEST)
     names = min(max(len(rule) for each in drawn for rule in each.defenses), FIRST)
     abreast = max((options.max_width - names) // (column + 1), 1)
     for each in drawn:
+        heads = [*heatmap.chosen(each, order, view, len(order)), WORST_CASE]
         yield cell(each.name.replace(",", ", "), options, "bold")
         for first in range(0, len(heads), abreast):
             yield _map(each, heads[first : first + abreast], names, column, options)
@@ -214,7 +218,7 @@ class Kind:
     lacks: str  # what rows lack of which nothing can be seen
     shows: Callable[[Sequence[Row]], bool]
     compose: Callable[..., Figure]  # of rows and, if not `PLAIN`, a `View`
-    sketch: Callable[[Sequence[Row], ConsoleOptions], Iterator[RenderableType]]
+    sketch: Callable[[Sequence[Row], ConsoleOptions, View], Iterator[RenderableType]]
 
 
 _ROUNDS = (rounds.shows, rounds.compose, _rounds)
@@ -238,7 +242,16 @@ def draw(name: str, rows: Sequence[Row], view: View = PLAIN) -> Figure:
     require("kind", name, name in KINDS, f"one of {', '.join(KINDS)}")
     if not KINDS[name].shows(rows):
         raise ConfigError(f"kind {name!r} needs {KINDS[name].lacks} in the records, got none")
+    require_attacks(rows, view)
     return KINDS[name].compose(rows, view)
+
+
+def require_attacks(rows: Sequence[Row], view: View) -> None:
+    """Raise `ConfigError` for an attack of a view that no row has."""
+    played = attacks(rows)[1:]
+    for name in view.attacks:
+        found = any(name in (attack, attack.partition(":")[0]) for attack in played)
+        require("attacks", name, found, f"one of {few(played, 20)}")
 
 
 @dataclass(frozen=True)
@@ -247,6 +260,7 @@ class Sketch:
 
     kind: str
     rows: Sequence[Row]
+    view: View = PLAIN
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         kind = KINDS[self.kind]
@@ -255,4 +269,4 @@ class Sketch:
         if missing := columns.unfinished(self.rows):
             yield Text(legible(missing, options), style="bold red")
         yield ""
-        yield from kind.sketch(self.rows, options)
+        yield from kind.sketch(self.rows, options, self.view)

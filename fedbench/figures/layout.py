@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fedbench.core.errors import ConfigError, require
 from fedbench.figures.style import FAINT, WORST, Mark
@@ -31,18 +31,29 @@ class View:
 
     Args:
         width: Width of the figure in inches; None for 10, or what a heat map's columns take.
+        attacks: Attacks of heat maps and impact charts, with or without parameters; by default
+            all for which there is room, the strongest first.
+        bits: Bits of a figure against bits: ``total``, up and down, or ``uplink``.
     """
 
     width: float | None = None
+    attacks: tuple[str, ...] = ()
+    bits: Literal["total", "uplink"] = "total"
 
     def __post_init__(self) -> None:
         fits = self.width is None or NARROWEST <= self.width <= WIDEST
+        require("bits", self.bits, self.bits in ("total", "uplink"), "total or uplink")
         require("width", self.width, fits, f"{NARROWEST:g} to {WIDEST:g} inches")
 
     @property
     def inches(self) -> float:
         """Width of a figure that is as wide as all others."""
         return WIDTH if self.width is None else self.width
+
+    def shows(self, attack: str) -> bool:
+        """Tell whether an attack was chosen, or none was."""
+        chosen = (attack, attack.partition(":")[0])
+        return not self.attacks or any(name in self.attacks for name in chosen)
 
 
 PLAIN = View()
@@ -199,7 +210,7 @@ def wrap(text: str, inches: float, size: float, most: int = 8) -> list[str]:
     """
     letters = max(int(inches * 72 / (0.56 * size)), 4)
     spaced = re.sub(r",(?=\S)", ", ", text[: 2 * most * letters]).replace(":", ":\u200b ")
-    lines = textwrap.wrap(spaced, letters)
+    lines = textwrap.wrap(spaced, letters, break_on_hyphens=False)
     if len(lines) > most:
         lines = [*lines[: most - 1], lines[most - 1][: letters - 1] + "…"]
     return [line.replace(":\u200b ", ":").replace("\u200b", "") for line in lines]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fedbench.figures.layout import PLAIN, View, Words, fit_multiples, multiples
-from fedbench.figures.style import INK, WORST, Mark, sign, styled
+from fedbench.figures.style import FAINT, INK, Mark, attack_signs, styled
 from fedbench.figures.systems import (
     SystemRows,
     attacks,
@@ -68,7 +68,7 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     played = {row.cell.attack for row in rows}
     legend = [key for attack, key in keys.items() if attack in played]
     if any(row.worst for row in rows):
-        legend.append(Mark("the worst of its panel", WORST, line="-", thick=STRONG))
+        legend.append(Mark("thick: the worst of its panel", FAINT, line="-", thick=STRONG))
     words = Words("Accuracy over the rounds", setting(rows), caption)
     sheet = multiples(
         words, legend, [(each.name, _note(each)) for each in shown], "round", view.inches
@@ -84,7 +84,8 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
 
 def _keys(rows: Sequence[Row]) -> dict[str, Mark]:
     """Return the look of the clean run and of every attack."""
-    keys = {name: Mark(name, *sign(i), line="-") for i, name in enumerate(attacks(rows)[1:])}
+    signs = attack_signs(attacks(rows)[1:])
+    keys = {name: Mark(name, *sign, line="-") for name, sign in signs.items()}
     return {"none": Mark("none (clean)", INK, "o", line="-", thick=STRONG)} | keys
 
 
@@ -97,7 +98,7 @@ def _draw(axes: Axes, row: Row, points: Sequence[RoundAccuracy], key: Mark) -> N
     """Draw a line; only the clean one and the worst one have a band, since more would overlap."""
     strong = row.worst or row.cell.clean
     if row.worst:
-        key = replace(key, colour=WORST, thick=STRONG)
+        key = replace(key, thick=STRONG)
     rounds = [point.round for point in points]
     axes.plot(
         rounds,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedbench.figures.layout import PLAIN, View, Words, fit_multiples, multiples
-from fedbench.figures.style import INK, Mark, sign, styled
+from fedbench.figures.style import INK, Mark, attack_signs, styled
 from fedbench.figures.systems import attacks, ends, setting, sureness, systems, tens, tested
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     """Draw a panel per system, with a mark for each cell and a dot for each of its seeds."""
     drawn = lines(rows)
     names = list(dict.fromkeys(line.system for line in drawn))
-    looks = {name: Mark(name, *sign(i), line="-") for i, name in enumerate(attacks(rows)[1:])}
+    signs = attack_signs(attacks(rows)[1:])
+    looks = {name: Mark(name, *sign, line="-") for name, sign in signs.items()}
     looks["none"] = Mark("none (clean)", INK, "o", line="--", hollow=True)
     keys = [looks[name] for name in dict.fromkeys(line.attack for line in drawn)]
     caption = (

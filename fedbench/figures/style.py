@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import math
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +20,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STYLE = Path(__file__).with_name("fedbench.mplstyle")
+FIXED = Path(__file__).with_name("attack_colours.toml")
 USUAL = ("png", "svg")  # formats of files, unless others are asked for
 FORMATS = (*USUAL, "pdf", "pgf")
 
 # The palette of Okabe and Ito, which the colour-blind tell apart. Vermilion marks the worst case.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9")
+# Colours of attacks, Paul Tol's "muted" scheme but for its sand, too bright for lines.
+ATTACKS = (
+    *("#332288", "#882255", "#999933", "#44aa99", "#88ccee"),
+    *("#aa4499", "#cc6677", "#e69f00", "#117733"),
+)
 INK = "#1a1a1a"
 FAINT = "#595959"
 RULE = "#d9d9d9"
@@ -113,6 +121,38 @@ def rendered(figure: Figure, format: str, letters: str = "path") -> bytes:
 def sign(i: int) -> tuple[str, str]:
     """Return the colour and the marker of the ``i``-th of several things; the first 35 differ."""
     return COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+
+
+def attack_signs(attacks: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return the colour and the marker of each attack; its colour is the same in every picture.
+
+    Attacks of one colour, as one attack with several parameters, have different markers as long as
+    there are any.
+
+    >>> signs = attack_signs(["alie:z=1.0", "alie:z=2.0", "somebody's"])
+    >>> len({colour for colour, _ in signs.values()}), len(set(signs.values()))
+    (2, 3)
+    """
+    signs: dict[str, tuple[str, str]] = {}
+    for attack in attacks:
+        group, place = _fixed_place(attack.partition(":")[0])
+        rotated = [MARKERS[(group + place + i) % len(MARKERS)] for i in range(len(MARKERS))]
+        colour = ATTACKS[group]
+        free = [marker for marker in rotated if (colour, marker) not in signs.values()]
+        signs[attack] = colour, (free or rotated)[0]
+    return signs
+
+
+@functools.cache
+def _fixed_place(name: str) -> tuple[int, int]:
+    """Return the colour's number, and the attack's among those of the colour, by its name."""
+    fixed = tomllib.loads(FIXED.read_text("utf-8"))["colours"]
+    for group, names in enumerate(fixed):
+        if name in names:
+            return group, names.index(name)
+    digest = int(hashlib.sha256(name.encode()).hexdigest(), 16)
+    group = digest % len(ATTACKS)
+    return group, len(fixed[group])
 
 
 def log_ticks(axis: Axis) -> None:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from fedbench.results.summary import Row
 
 
+FEW = 5  # seeds from which on an interval of the mean says something
+
+
 @dataclass(frozen=True)
 class SystemRows:
     """Rows of one system, with and without attack."""
@@ -107,8 +110,12 @@ def sureness(rows: Sequence[Row], sign: str, seeds: Sequence[int] = ()) -> str:
     if max(counts) == 1:
         return "One seed, so no interval." + cautions(rows)
     paired = "paired " if seeds else ""
-    mean = f"95 % interval of the mean over {_range(counts)} {paired}seeds (Student's t)."
-    return f"{sign}: {mean}{cautions(rows)}"
+    mean = f"95 % interval of the mean over {_range(counts)} {paired}seeds (Student's t)"
+    if max(counts) < FEW:
+        mean = f"lowest to highest of {_range(counts)} {paired}seeds"
+    elif min(counts) < FEW:
+        mean += f", of fewer than {FEW} the lowest to the highest"
+    return f"{sign}: {mean}.{cautions(rows)}"
 
 
 def cautions(rows: Sequence[Row]) -> str:
@@ -139,9 +146,22 @@ def ends(row: Row) -> Interval | None:
 
 
 def cut_interval(accuracies: Sequence[float]) -> Interval | None:
-    """Return the interval of the mean of some accuracies, cut to [0, 1]; None for one."""
-    bounds = interval(accuracies)
+    """Return the `sure_range` of some accuracies, cut to [0, 1]; None for one."""
+    bounds = sure_range(accuracies)
     return bounds and (max(bounds[0], 0.0), min(bounds[1], 1.0))
+
+
+def sure_range(values: Sequence[float]) -> Interval | None:
+    """Return the interval of the mean, of fewer than `FEW` values the lowest and the highest.
+
+    Student's interval of two or three seeds reaches from 0 to 100 % and hides all others.
+
+    >>> sure_range([0.2, 0.4]), sure_range([0.5])
+    ((0.2, 0.4), None)
+    """
+    if len(values) >= FEW:
+        return interval(values)
+    return (min(values), max(values)) if len(values) > 1 else None
 
 
 def tens(shares: Iterable[float]) -> tuple[float, float]:

@@ -68,7 +68,9 @@ class ResultsPage:
             yield from plain_lines(table, width, rule)
             yield "", ""
             for note in self._notes(table):
-                yield from ((line, "") for line in textwrap.wrap(say(note), width))
+                yield from (
+                    (line, "") for line in textwrap.wrap(say(note), width, break_on_hyphens=False)
+                )
         yield say(self.count()), ""
 
     def markdown(self) -> str:

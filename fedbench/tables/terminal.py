@@ -16,6 +16,7 @@ from fedbench.tables.table import Table
 FIRST = 25  # characters that the first column gets before the last ones are left out
 OTHERS = 14  # the same for any other column that wraps
 LEAST = 8  # characters of a column that wraps, where all columns must stay
+UNBROKEN = 24  # characters of a word without hyphens that is never broken
 GAP = 2
 _ASCII = str.maketrans({"±": "+-", "ε": "eps", "◀": "<-", "…": "...", "◆": "*"})
 
@@ -103,15 +104,18 @@ def narrowed(table: Table, width: int) -> Table:
 def plain_lines(table: Table, width: int, rule: str = "─") -> Iterator[tuple[str, str]]:
     """Yield the lines, and their styles, of a table of thousands, for which rich takes seconds.
 
-    Names wrap to keep to the width, numbers do not.
+    Names wrap to keep to the width, behind commas and hyphens at most; numbers do not. Where that
+    is not enough, lines are longer.
     """
     wraps = [column.wraps for column in table.columns]
     headings = [column.heading.split("\n") for column in table.columns]
     widths = _widths(table)
     gaps = GAP * (len(widths) - 1)
+    least = [max([LEAST, *map(_least, texts)]) for texts in _texts(table)]
     while sum(widths) + gaps > width:
-        names = [w if wrap else 0 for w, wrap in zip(widths, wraps, strict=True)]
-        if max(names) <= LEAST:
+        shrinks = zip(widths, least, wraps, strict=True)
+        names = [w if wrap and w > low else 0 for w, low, wrap in shrinks]
+        if not any(names):
             break
         widths[names.index(max(names))] -= 1
     across = rule * min(width, sum(widths) + gaps)
@@ -133,12 +137,25 @@ def plain_lines(table: Table, width: int, rule: str = "─") -> Iterator[tuple[s
 
 def _widths(table: Table) -> list[int]:
     """Return the characters that the widest text of each column takes, titles aside."""
+    return [max(map(len, texts)) for texts in _texts(table)]
+
+
+def _texts(table: Table) -> list[list[str]]:
+    """Return the texts of each column with the lines of its heading, titles aside."""
     rows = [row for line, row in zip(table.lines, table.body(), strict=True) if not line.title]
-    texts = [column.heading.split("\n") for column in table.columns]
-    return [
-        max(map(len, [*head, *below]))
-        for head, below in zip(texts, zip(*rows, strict=True), strict=True)
-    ]
+    heads = [column.heading.split("\n") for column in table.columns]
+    return [[*head, *below] for head, below in zip(heads, zip(*rows, strict=True), strict=True)]
+
+
+def _least(text: str) -> int:
+    """Return the least width in which no word of a text is broken.
+
+    >>> _least("geometric-median"), _least("alie:knows=all,via=codec")
+    (10, 15)
+    """
+    indent = len(text) - len(text.lstrip())
+    first, *others = map(len, re.findall(r"[^\s,-]+[,-]*", text) or [""])
+    return indent + min(max([first, *(2 + n for n in others)]), UNBROKEN)
 
 
 def _rows(
@@ -156,6 +173,6 @@ def _wrapped(text: str, width: int) -> list[str]:
     if len(text) <= width:
         return [text]
     hanging = " " * (len(text) - len(text.lstrip()) + 2)
-    return textwrap.wrap(
-        text.replace(",", ", "), width, subsequent_indent=hanging, break_on_hyphens=False
-    )
+    spaced = text.replace(",", ", ")
+    long = any(len(word) > width - len(hanging) for word in spaced.split())
+    return textwrap.wrap(spaced, width, subsequent_indent=hanging, break_on_hyphens=long)

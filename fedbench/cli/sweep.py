@@ -11,6 +11,7 @@ from rich.console import Console
 from fedbench.cli import options as opt
 from fedbench.cli.terminal import duration, end, watcher
 from fedbench.core.canonical import enter
+from fedbench.core.choices import DEVICES
 from fedbench.core.errors import ConfigError, require
 from fedbench.tables.numbers import counted
 from fedbench.tables.report import skipped_lines
@@ -76,7 +77,7 @@ def sweep(
     from fedbench.sweeps.plan import Plan, runs
 
     opt.chosen("--engine", engine, ("local", "ray"))
-    opt.chosen("--device", device, ("auto", "cpu", "cuda"))
+    opt.chosen("--device", device, DEVICES)
     require_known(executor)
     require("--gpus-per-run", gpus_per_run, gpus_per_run >= 0, ">= 0")
     folder = out or Path("results") / file.stem

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -19,6 +20,8 @@ Division = Literal["closed", "open"]
 DIVISIONS: tuple[Division, ...] = ("closed", "open")
 
 LARGEST = 1 << 20  # bytes of a file
+DEFAULT = Path("leaderboards")  # board of a command that names none
+INSIDE = "leaderboard/board"  # folder of the rules inside an installed package
 ADAPTIVE = "auto"  # the attack that an ensemble must have to drop any
 NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 # SHA-256 of the file of every version. A version that was published is never changed; who writes a
@@ -207,6 +210,19 @@ def numbered(board: Path) -> dict[int, Path]:
     if not paths:
         raise ConfigError(f"{board} must be a board with rules, got none; use --board")
     return dict(sorted(paths.items()))
+
+
+def installed() -> Path:
+    """Return the board inside the installed package, rules without entries, or the repository's."""
+    package = Path(str(files("fedbench")))
+    inside = package / INSIDE
+    return inside if inside.is_dir() else package.parent / "leaderboards"
+
+
+def readable(board: Path) -> Path:
+    """Return the board; the installed one if it is the default, which exists only in a clone."""
+    absent = board == DEFAULT and not board.exists()
+    return installed() if absent else board
 
 
 def newest(board: Path) -> Rules:

@@ -10,15 +10,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedbench.analysis.results import load
     from fedbench.core.registry import plugins, register
+    from fedbench.experiment.callbacks import Callback
     from fedbench.experiment.record import Record
     from fedbench.experiment.scenario import Scenario
     from fedbench.public.playing import play, sweep
 
     __version__: str
 
-__all__ = ["Record", "Scenario", "__version__", "load", "play", "plugins", "register", "sweep"]
+__all__ = [
+    "Callback",
+    "Record",
+    "Scenario",
+    "__version__",
+    "load",
+    "play",
+    "plugins",
+    "register",
+    "sweep",
+]
 
 _HOMES = {
+    "Callback": "fedbench.experiment.callbacks",
     "Record": "fedbench.experiment.record",
     "Scenario": "fedbench.experiment.scenario",
     "load": "fedbench.analysis.results",
@@ -27,6 +39,7 @@ _HOMES = {
     "register": "fedbench.core.registry",
     "sweep": "fedbench.public.playing",
 }
+_ROOMS = ("functional",)
 
 
 def __getattr__(name: str) -> Any:
@@ -35,10 +48,12 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("fedbench-toolkit")
-    if name not in _HOMES:
+    if name not in _HOMES and name not in _ROOMS:
         raise AttributeError(f"module 'fedbench' has no attribute {name!r}")
     from importlib import import_module
 
+    if name in _ROOMS:
+        return import_module(f"fedbench.{name}")
     return getattr(import_module(_HOMES[name]), name)
 
 

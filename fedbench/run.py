@@ -25,6 +25,7 @@ from fedbench.core.tiling import finite_rows
 from fedbench.data.datasets import Data
 from fedbench.executors.multi_run import now, settings_restorer
 from fedbench.executors.training import Client, Trained
+from fedbench.experiment.callbacks import Callbacks, Follower, followed
 from fedbench.experiment.commitments import commit, keep
 from fedbench.experiment.deployed import DeployedModel
 from fedbench.experiment.evaluation import (
@@ -46,8 +47,6 @@ from fedbench.payload import Payload, masked_packets, sum_of_packets, summands
 from fedbench.payload.packets import Packet
 from fedbench.privacy.clients import compress, protect_payload, protect_updates
 
-Progress = Callable[[Round], None]
-
 
 def play(
     scenario: Scenario,
@@ -55,7 +54,7 @@ def play(
     device: str = "auto",
     executor: str = "auto",
     chunk: int = 32,
-    progress: Progress | None = None,
+    callbacks: Sequence[Follower] = (),
     data: Data | None = None,
     isolate: bool = False,
     canonical: bool = False,
@@ -73,7 +72,8 @@ def play(
         device: ``auto``, ``cpu`` or ``cuda``.
         executor: ``loop``, ``stacked``, ``forked``, or ``auto``: the faster one of two.
         chunk: Clients that the stacked executor trains at once.
-        progress: Called after each round.
+        callbacks: Followers of the run: objects of `Callback`, or functions that are called with
+            each `Round`. What one raises ends the run.
         data: Samples to play on, by default the data set that the scenario names. The id of the
             record covers them unless they are that data set as `load_pool` gave it.
         isolate: Play attack and defense in processes of their own, which hold nothing but what
@@ -88,24 +88,27 @@ def play(
         PluginError: a plug-in raised, or returned what it must not.
     """
     require("states", states, states is None or canonical, "left out without canonical")
+    followers = Callbacks(callbacks)
     start = now()
     choose_device(device)  # changes settings, too, which later runs on the device need
     restore = settings_restorer()
     with restored_after(restore), Isolation() if isolate else nullcontext() as isolation:
         load = registry.load if isolation is None else isolation.load
         setup = prepare(scenario, device, executor, chunk, data, load, canonical)
-        state = begin(setup)
-        rounds = []
-        for step in range(setup.scenario.rounds):
-            with hooks.in_round(step):
-                rounds.append(play_round(setup, state, step))
-            if states is not None and step + 1 < setup.scenario.rounds:
-                keep(states, setup, state, step + 1)
-            if progress is not None:
-                progress(rounds[-1])
-        if deliver is not None:
-            deliver(final_model(setup, state.server))
-        return build_record(setup, state, rounds, now() - start, note(restore()))
+        with followed(followers, setup.scenario):
+            state = begin(setup)
+            rounds = []
+            for step in range(setup.scenario.rounds):
+                with hooks.in_round(step):
+                    rounds.append(play_round(setup, state, step))
+                if states is not None and step + 1 < setup.scenario.rounds:
+                    keep(states, setup, state, step + 1)
+                followers.round(setup.scenario, rounds[-1])
+            if deliver is not None:
+                deliver(final_model(setup, state.server))
+            record = build_record(setup, state, rounds, now() - start, note(restore()))
+        followers.finished(record)
+        return record
 
 
 def begin(setup: Setup) -> RunState:

@@ -356,7 +356,7 @@ def test_rlr_turns_the_weighted_mean_around_where_too_few_agree() -> None:
     torch.testing.assert_close(answer(RLR(f=1), rows, view), torch.tensor([0.375, 0.5, 0.25]))
     assert view.findings.notes["turned"] == pytest.approx(1 / 3)
     assert torch.equal(answer(RLR(f=1), rows, view), answer(RLR(f=4, theta=2), rows, view))
-    torch.testing.assert_close(answer(RLR(theta=3), rows, view)[2], torch.tensor(-0.25))
+    torch.testing.assert_close(answer(RLR(f=2, theta=3), rows, view)[2], torch.tensor(-0.25))
     bits = torch.tensor([[1, 1], [1, 1], [1, 1], [0, 1], [0, 1]]).bool()
     masks = BinaryMasks(bits, torch.zeros(5, 0))
     torch.testing.assert_close(answer(RLR(f=1), masks), torch.tensor([0.4, 1]))

@@ -24,8 +24,8 @@ ROOMS = (
     *("core", "payload", "models", "api", "data", "executors", "privacy"),
     *("protocols", "fedbench_attacks", "fedbench_defenses"),
     *("adversary", "isolation", "experiment", "run", "testing", "audits", "probes"),
-    *("results", "sweeps", "tables", "figures", "analysis"),
-    *("leaderboard", "reproduce", "public", "cli"),
+    *("functional", "results", "sweeps", "tables", "figures", "analysis"),
+    *("tracking", "leaderboard", "reproduce", "public", "cli"),
 )
 PLUGINS = {"protocols", "fedbench_attacks", "fedbench_defenses"}
 UPWARD = {  # the only imports that go up, each with its reason

@@ -1,11 +1,14 @@
 """The Python interface: plug-ins as objects, models that are kept, errors that speak Python."""
 
+import copy
 import hashlib
 import inspect
 import linecache
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -240,3 +243,41 @@ def test_the_command_keeps_models_beside_records(tmp_path: Path, command: Any) -
     kept.unlink()
     code, _, err = command(*line, "--save-model")
     assert (code, "played without --save-model" in err) == (2, True)
+
+
+class Perceptron(torch.nn.Module):
+    """Two linear layers."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(64, width)
+        self.norm = torch.nn.BatchNorm1d(width)
+        self.outer = torch.nn.Linear(width, 10)
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.outer(torch.relu(self.norm(self.inner(x.flatten(1)))))
+        return out
+
+
+def test_a_module_plays_and_its_trained_weights_go_back_into_it() -> None:
+    scenario = Scenario(model=Perceptron, protocol="fedavg", **TINY | {"rounds": 3})
+    assert re.fullmatch(r"perceptron-[0-9a-f]{16}", scenario.model)
+    record, model = play(scenario, return_model=True)
+    assert record.parameters == 64 * 16 + 16 + 4 * 16 + 16 * 10 + 10
+    mine = Perceptron().eval()
+    mine.load_state_dict(model.state_dict())
+    x = load_pool("digits").floats(torch.arange(20))
+    assert torch.allclose(mine(x).softmax(dim=1), model.predict(x), atol=1e-6)
+
+
+def test_the_name_of_a_module_follows_its_weights_and_its_maker() -> None:
+    one = Perceptron()
+    assert Scenario(model=one).model == Scenario(model=copy.deepcopy(one)).model
+    with torch.no_grad():
+        one.outer.bias[3] += 1
+    assert len({Scenario(model=m).model for m in (one, Perceptron(), Perceptron)}) == 3
+    wide = Scenario(model=partial(Perceptron, width=8)).model
+    assert wide.startswith("perceptron-")
+    assert wide != Scenario(model=partial(Perceptron, width=9)).model
+    assert Scenario(model=lambda: Perceptron(4)).model.startswith("lambda-")

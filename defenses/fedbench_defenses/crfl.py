@@ -10,6 +10,7 @@ from fedbench.api import Defense, ServerView, Traits
 from fedbench.core.errors import require
 from fedbench.payload import Payload, SignBits
 
+from .distances import real_dtype
 from .fldetector import NO_UPDATES, sent_model
 from .mean import Mean
 
@@ -69,4 +70,4 @@ class CRFL(Defense[None]):
         drawn = view.key.fold("crfl").gaussian(len(model), device=model.device)
         noised = model / max(1.0, norm / rho) + self.noise * drawn.to(model)
         view.findings.notes |= {"norm": norm, "clipped": norm > rho}
-        return (noised - sent).to(torch.float32), None
+        return (noised - sent).to(real_dtype(received.values())), None

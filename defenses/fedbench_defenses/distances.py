@@ -34,6 +34,11 @@ def smallest(keys: Tensor, count: int) -> Tensor:
     return nearer + tied * places / tied.sum(dim=-1, keepdim=True, dtype=torch.float64)
 
 
+def real_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype of real rows that are made of ``x``: float64 of float64, else float32."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
 def combine(share: Tensor, x: Tensor, origin: Tensor | None = None) -> Tensor:
     """Return ``origin + sum_i share_i (x_i - origin)``, summed in float64.
 

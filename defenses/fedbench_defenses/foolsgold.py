@@ -41,7 +41,8 @@ class FoolsGold(Defense[History]):
     Unlike the paper it weighs all features the same, divides by ``sum_i a_i``, so that the answer
     is a mean, and pardons no client with a negative ``v_i``. If all histories are parallel, it is
     the mean of the rows, and `findings` say so. A message that is not finite has weight 0 and is
-    not remembered. The server keeps one vector for each client it ever met.
+    not remembered. The server keeps one vector for each client it ever met. Ignores the clients'
+    sizes.
 
     Args:
         kappa: Confidence: how steeply weights fall.

@@ -10,7 +10,7 @@ from fedbench.core.errors import require
 from fedbench.core.tiling import finite_rows, tiles
 from fedbench.payload import FloatVectors, Payload
 
-from .distances import smallest, squared_distances
+from .distances import real_dtype, smallest, squared_distances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +45,11 @@ class NNM(Prefilter):
         mixed = len(x) - (self.f or 0)
         share = smallest(squared_distances(x), mixed) / mixed
         whole = finite_rows(x)
-        part = share.to(torch.float32)
-        rows = torch.empty(x.shape, device=x.device)
+        dtype = real_dtype(x)
+        part = share.to(dtype)
+        rows = torch.empty(x.shape, dtype=dtype, device=x.device)
         for tile, out in tiles(x, rows):
-            torch.mm(part[:, whole], tile[whole].to(torch.float32), out=out)
+            torch.mm(part[:, whole], tile[whole].to(dtype), out=out)
         rows[(share[:, ~whole] > 0).any(dim=1)] = torch.nan
         return FloatVectors(rows), None
 
@@ -95,7 +96,7 @@ class Bucketing(Prefilter):
         if self.s > 1:
             order = view.key.fold("bucketing").permutation(n, device=x.device)
         stride = min(self.s, n)  # a larger bucket has all rows, too
-        means = x[order[::stride]].to(torch.float32)
+        means = x[order[::stride]].to(real_dtype(x))
         counts = torch.ones(len(means), 1, device=x.device)
         for place in range(1, stride):
             row = order[place::stride]

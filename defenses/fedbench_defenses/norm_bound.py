@@ -11,7 +11,7 @@ from fedbench.core.errors import require
 from fedbench.core.tiling import tiles
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, TopRankings
 
-from .distances import combine, middle, norms
+from .distances import combine, middle, norms, real_dtype
 
 ONE_NORM = "would be the plain mean, since all messages of one length have one norm"
 ONE_LENGTH: tuple[type[Payload], ...] = (SignBits, BinaryMasks, Rankings, TopRankings)
@@ -28,10 +28,11 @@ def clipped(received: Payload, sizes: Tensor, c: float) -> tuple[Payload, Tensor
 
     Norms are about the alphabet's middle, which replaces a row that is not finite.
     """
-    x = received.values().to(torch.float32, copy=True)
+    values = received.values()
+    x = values.to(real_dtype(values), copy=True)
     rows = ((sizes > c) | torch.isinf(sizes)).nonzero()[:, 0]
     lost = torch.isinf(sizes[rows])
-    share = factors(sizes, c)[rows].to(torch.float32)
+    share = factors(sizes, c)[rows].to(x.dtype)
     for tile, origin in tiles(x, received.origin()):
         smaller = (tile[rows] - origin) * share[:, None] + origin
         tile[rows] = torch.where(lost[:, None], origin, smaller)

@@ -48,7 +48,7 @@ class RankMargin(Defense[None]):
     The mask keeps the ``m_l`` edges of a layer with the largest sums of positions. `findings`
     ``certified`` is the share of edges that are in it, or out of it, whichever ``f`` of the rows
     are malicious and whatever they would have sent instead. It is a lower bound: every edge is
-    given its worst ``f`` rows, even if no row could be that to all.
+    given its worst ``f`` rows, even if no row could be that to all. Ignores the clients' sizes.
 
     `FailureBound`, as in `vote-margin`, is for votes of masks (F4: for positions asserted only).
     Its ``p`` is estimated by the share of rows that have an edge where most have it.
@@ -103,7 +103,7 @@ class ReputationClipping(Defense[None]):
 
     ``n_l`` is the number of edges of the layer. A client that changes its ranking moves a
     reputation by at most ``2 width n_l / n`` beside what it moves the median. Where ``width`` is 1
-    it is FSL's VOTE, at 0 it would be the median.
+    it is FSL's VOTE, at 0 it would be the median. Ignores the clients' sizes.
 
     Args:
         width: Largest distance, as a share of the layer's edges.

@@ -231,11 +231,22 @@ class Defense(Stage, ABC, Generic[State]):
         return self.select(squared)
 
 
+def require_f(stage: Stage) -> None:
+    """Raise `ConfigError` for an ``f`` that is open: outside of a run nobody declares a share."""
+    if getattr(stage, "f", 0) is None:
+        name = type(stage).__name__
+        raise ConfigError(
+            f"{name}.f must be given outside of a run, which declares a share, got None; "
+            f"write {name}(f=2)"
+        )
+
+
 def _guarded(aggregate: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``aggregate`` with a `ConfigError` for fewer rows than the rule needs."""
+    """Return ``aggregate`` with a `ConfigError` for an open ``f``, and for too few rows."""
 
     @wraps(aggregate)
     def guarded(self: Defense[Any], received: Payload, *args: Any, **kwargs: Any) -> Any:
+        require_f(self)
         needed = self.rows_needed()
         if len(received) < needed:
             f = getattr(self, "f", None)

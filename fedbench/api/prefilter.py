@@ -2,14 +2,16 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from fedbench.api import hooks
-from fedbench.api.defense import Defense, ServerView, Stage, Traits
+from fedbench.api.defense import Defense, ServerView, Stage, Traits, require_f
 from fedbench.payload import FloatVectors, Payload, Spec
 
 
@@ -22,6 +24,12 @@ class Prefilter(Stage, ABC):
 
     mixes: ClassVar[bool] = True  # is a row that comes out made of several?
     real: ClassVar[bool] = True  # do real rows come out, whatever went in?
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Make the prefilter refuse an ``f`` that is open."""
+        super().__init_subclass__(**kwargs)
+        if "transform" in cls.__dict__:
+            cls.transform = _guarded(cls.transform)  # type: ignore[method-assign]
 
     def before(self, rule: Defense[Any]) -> Defense[Any]:
         """Return the rule that the two are together."""
@@ -46,6 +54,17 @@ class Prefilter(Stage, ABC):
     @abstractmethod
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor | None]:
         """Return the rows for the rule, and their row numbers; None if each mixes several."""
+
+
+def _guarded(transform: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``transform`` with a `ConfigError` for an ``f`` that is open."""
+
+    @wraps(transform)
+    def guarded(self: Prefilter, *args: Any, **kwargs: Any) -> Any:
+        require_f(self)
+        return transform(self, *args, **kwargs)
+
+    return guarded
 
 
 @dataclass(frozen=True)

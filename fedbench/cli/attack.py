@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,6 +59,7 @@ def attack(
     keep_states: opt.KeepStates = None,
     save_model: opt.SaveModel = False,
     out: Path = Path("results"),
+    track: opt.Track = None,
     dry_run: bool = False,
 ) -> None:
     """Train protocols with malicious clients; print who survived, what it cost, how sure we are.
@@ -94,7 +95,7 @@ def attack(
         states=keep_states,
         models=out if save_model else None,
     )
-    play(choose(preset, opt.typed(context), seeds, lr), options, out, dry_run)
+    play(choose(preset, opt.typed(context), seeds, lr), options, out, dry_run, track or ())
 
 
 def choose(
@@ -115,7 +116,9 @@ def choose(
     return plan if lr is None else plan.with_lr(lr)
 
 
-def play(plan: Plan, options: Options, out: Path, dry_run: bool = False) -> None:
+def play(
+    plan: Plan, options: Options, out: Path, dry_run: bool = False, track: Sequence[str] = ()
+) -> None:
     """Play the plan, show it, write it; exit with 1 if a run failed, with 130 if it was stopped.
 
     A dry run only says what would be played.
@@ -124,8 +127,10 @@ def play(plan: Plan, options: Options, out: Path, dry_run: bool = False) -> None
     from fedbench.results.store import Store
     from fedbench.results.summary import rows
     from fedbench.sweeps.drive import play_each
+    from fedbench.sweeps.follow import Following
     from fedbench.sweeps.plan import runs
     from fedbench.tables.report import skipped_lines, terminal
+    from fedbench.tracking.trackers import tracking
 
     console = Console(highlight=False)
     cells, skipped = plan.cells()
@@ -141,8 +146,12 @@ def play(plan: Plan, options: Options, out: Path, dry_run: bool = False) -> None
     store = Store(out)
     if existing := sum(map(store.has, planned)):
         console.print(f"{existing} of {len(planned)} runs have a record in {out} already")
-    with watcher(console, cells, plan.seeds) as watch:
-        records, failed = play_each(cells, plan.seeds, options, watch, out)
+    with (
+        tracking(track, plan.title, out) as trackers,
+        watcher(console, cells, plan.seeds) as watch,
+    ):
+        followed = Following(watch, trackers)
+        records, failed = play_each(cells, plan.seeds, options, followed, out)
     done = sum(map(len, records.values()))
     if table := rows(cells, records, len(plan.seeds)):
         console.print(terminal(table, console.options))

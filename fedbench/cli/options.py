@@ -90,6 +90,8 @@ KeepStates = Annotated[
 ]
 KEPT = "Keep the deployed model of every run beside its record, as safetensors."
 SaveModel = Annotated[bool, option(KEPT, "--save-model")]
+TRACKED = "Tracker that follows the runs: mlflow, tensorboard or wandb. Repeat; by default none."
+Track = Annotated[list[str] | None, option(TRACKED, "--track")]
 Format = Annotated[str, option("Form of the output: table or json.")]
 
 

@@ -42,6 +42,7 @@ def sweep(
     canonical: opt.Canonical = False,
     keep_states: opt.KeepStates = None,
     save_model: opt.SaveModel = False,
+    track: opt.Track = None,
     address: str | None = None,
     gpus_per_run: float = 0.0,
 ) -> None:
@@ -73,8 +74,10 @@ def sweep(
     from fedbench.executors.factory import require_known
     from fedbench.results.store import Store
     from fedbench.sweeps.drive import Sweep
+    from fedbench.sweeps.follow import Following
     from fedbench.sweeps.local import Options
     from fedbench.sweeps.plan import Plan, runs
+    from fedbench.tracking.trackers import tracking
 
     opt.chosen("--engine", engine, ("local", "ray"))
     opt.chosen("--device", device, DEVICES)
@@ -109,12 +112,13 @@ def sweep(
     with (
         make_engine(engine, options, len(everything), address, gpus_per_run) as players,
         Store(folder) as store,
+        tracking(track or (), plan.title, folder) as trackers,
         watcher(console, cells, plan.seeds, table=False) as watch,
     ):
         tally = Sweep(
             engine=players,
             store=store,
-            watcher=watch,
+            watcher=Following(watch, trackers),
             chunk=chunk,
             retry_failed=retry_failed,
             canonical=canonical,

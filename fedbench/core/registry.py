@@ -135,7 +135,8 @@ def kebab(name: str) -> str:
     >>> kebab("TrimmedMean"), kebab("ALIE"), kebab("My2Tables")
     ('trimmed-mean', 'alie', 'my2-tables')
     """
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).replace("_", "-").lower()
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name)
+    return re.sub(r"[^A-Za-z0-9]+", "-", words).strip("-").lower()
 
 
 def hold(kind: str, name: str, instance: Any) -> None:

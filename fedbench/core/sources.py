@@ -25,19 +25,20 @@ def source_at(path: str) -> SourceFile:
     return SourceFile(path, _sha256(path, os.stat(path).st_mtime_ns))
 
 
-def source_of(cls: type) -> SourceFile:
-    """Return the source of a class: its file, the notebook cell that defines it, or its byte code.
+def source_of(made: type | FunctionType) -> SourceFile:
+    """Return the source of a class or a function: its file, its notebook cell, or its byte code.
 
-    A cell is what Python's `linecache` holds of it. A class that was typed at a prompt has neither;
-    there the digest is that of its methods' compiled code.
+    A cell is what Python's `linecache` holds of it. What was typed at a prompt has neither; there
+    the digest is that of the compiled code.
     """
     try:
-        return source_at(inspect.getfile(cls))
+        return source_at(inspect.getfile(made))
     except (TypeError, OSError):  # Python takes what __main__ defines without a file as built in
-        codes = [member.__code__ for member in vars(cls).values() if type(member) is FunctionType]
+        members = [made] if isinstance(made, FunctionType) else vars(made).values()
+        codes = [member.__code__ for member in members if type(member) is FunctionType]
         cells = (linecache.getlines(code.co_filename) for code in codes)
         lines = next(filter(None, cells), None)
-        named = f"<{cls.__module__}.{cls.__qualname__}>"
+        named = f"<{made.__module__}.{made.__qualname__}>"
         content = b"".join(map(marshal.dumps, codes)) if lines is None else "".join(lines).encode()
         return SourceFile(named, hashlib.sha256(content).hexdigest())
 

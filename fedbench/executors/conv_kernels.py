@@ -106,7 +106,7 @@ def geometries(network: Network) -> list[Geometry]:
         return F.conv2d(x, weight, bias, stride=stride, padding=padding)
 
     params = {name: torch.empty(shape, device="meta") for name, shape in network.shapes.items()}
-    x = torch.empty(1, *network.image, device="meta")
+    x = network.examples(1, Key(0)).to("meta")
     network.logits(params, x, Step(Key(0), torch.ones(1, device="meta").bool(), convolve=note))
     return list(layers)
 

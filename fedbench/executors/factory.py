@@ -7,6 +7,7 @@ clients each way for two steps, once, and caches the answer (`fedbench.executors
 import dataclasses
 import os
 import time
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from fedbench.api import Protocol, Shared
 from fedbench.core.choices import Precision
-from fedbench.core.errors import Unavailable, require
+from fedbench.core.errors import ConfigError, Unavailable, require
 from fedbench.core.rng import Key
 from fedbench.data.augmentation import CropFlip
 from fedbench.executors.cached_answers import machine, may_measure, store, stored
@@ -76,6 +77,14 @@ def executor(
     require("--chunk", chunk, chunk >= 1, ">= 1")
     if name != "together":
         require_known(name)
+    if name != "loop" and (why := shared.network.alone):
+        if name in ("stacked", "recorded"):
+            raise ConfigError(
+                f"--executor must be auto, loop or forked for a model {why}, got {name}"
+            )
+        if name != "forked":
+            warnings.warn(f"clients train one after the other: the model {why}", stacklevel=2)
+            name = "loop"
     cuda = shared.device.type == "cuda"
     require_device(name, cuda)
     training = (protocol, shared, schedule)
@@ -134,7 +143,7 @@ def asked(engine: Executor, clients: int, *ways: str) -> str:
     protocol = type(engine.protocol)
     augment = "" if engine.augment is None else f", {type(engine.augment).__name__}"
     parts = (
-        f"{type(network).__name__} {dict(network.shapes)} for {network.image}",
+        f"{network.title} {dict(network.shapes)} for {network.image}",
         f"{protocol.__module__}.{protocol.__qualname__}",
         f"batch {engine.schedule.batch_size}, {engine.precision}{augment}, {clients} clients",
         " or ".join(ways),
@@ -151,7 +160,7 @@ def strangers(protocol: Protocol[Any], shared: Shared, n: int, samples: int) -> 
     return [
         Client(
             tree=tree,
-            x=Key(2).fold(i).normal(samples, *shared.network.image, device=shared.device),
+            x=shared.network.examples(samples, Key(2).fold(i), shared.device),
             y=(labels + i) % shared.network.classes,
             key=Key(3).fold(i),
             memory=protocol.memory(shared),

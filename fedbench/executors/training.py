@@ -192,6 +192,9 @@ class Executor(ABC):
 
         if not len(x):
             return {name: leaf.new_zeros(0, *leaf.shape) for name, leaf in tree.items()}
+        if self.shared.network.alone:
+            single = [of_sample(x[i, None], y[i, None]) for i in range(len(x))]
+            return {name: torch.stack([g[name] for g in single]) for name in tree}
         gradients: Tree = torch.vmap(of_sample)(x[:, None], y[:, None])
         return gradients
 

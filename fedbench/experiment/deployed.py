@@ -34,13 +34,17 @@ class DeployedModel:
     members: tuple[Tree, ...]
 
     def state_dict(self) -> Tree:
-        """Return the weights by their names, on the CPU; `ConfigError` for an ensemble."""
+        """Return the weights by their names, on the CPU; `ConfigError` for an ensemble.
+
+        Of a `torch.nn.Module` it has all that its own state dict has, also what no run trains.
+        """
         if len(self.members) > 1:
             raise ConfigError(
                 f"a state dict must be that of one model, got an ensemble of {len(self.members)}; "
                 "take one of DeployedModel.members"
             )
-        return {name: x.detach().cpu() for name, x in self.members[0].items()}
+        tree = self.network.untrained | self.members[0]
+        return {name: x.detach().cpu() for name, x in tree.items()}
 
     def predict(self, x: Tensor) -> Tensor:
         """Return the probabilities of the classes, ``(B, classes)``, averaged over the ensemble.

@@ -53,7 +53,7 @@ def text_of(kind: str, value: Any) -> str:
     if kind == "model" and not registry.is_plugin(kind, type(value)) and callable(value):
         from fedbench.models.modules import ModuleModel
 
-        value = ModuleModel(value)
+        value = ModuleModel(module=value)
     identity = getattr(value, "identity", None)
     if kind in ("dataset", "model") and isinstance(identity, str):
         name = f"{registry.kebab(getattr(value, 'name', type(value).__name__))}-{identity[:16]}"

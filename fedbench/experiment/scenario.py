@@ -262,8 +262,8 @@ def foreign(sources: Iterable[SourceFile]) -> list[SourceFile]:
 
 # Packages that start runs or read records.
 READERS = (
-    *("testing", "audits", "probes", "results", "sweeps"),
-    *("tables", "figures", "analysis", "leaderboard", "reproduce", "public", "cli"),
+    *("testing", "audits", "probes", "functional", "results", "sweeps", "tables", "figures"),
+    *("analysis", "tracking", "leaderboard", "reproduce", "public", "cli"),
 )
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
 
-Image = tuple[int, int, int]
+Image = tuple[int, ...]  # channels, height, width; of other samples their shape
 Blocks = tuple[tuple[int, ...], ...]
 Convolve = Callable[..., Tensor]
 
@@ -40,8 +40,11 @@ def convolution(step: Step | None) -> Convolve:
 def channels_last(x: Tensor) -> Tensor:
     """Return a copy of images ``x (N, C, H, W)`` that lies in memory channels last.
 
-    It is a copy, because `Tensor.contiguous` takes one channel to be in any order.
+    It is a copy, because `Tensor.contiguous` takes one channel to be in any order. Other samples
+    are returned as they are.
     """
+    if x.dim() != 4:
+        return x
     return torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
 
 
@@ -56,8 +59,10 @@ def laid_out(x: Tensor) -> Tensor:
 class Network(ABC):
     """Function from parameters and images to logits; a frozen dataclass."""
 
-    image: Image  # channels, height, width
+    image: Image
     classes: int
+    # Why the clients must train one after the other, as the end of a sentence; mostly "".
+    alone: str = ""
 
     @property
     @abstractmethod
@@ -97,6 +102,21 @@ class Network(ABC):
         """Names of all parameters of the last layer."""
         return (self.head,) if self.head_bias is None else (self.head, self.head_bias)
 
+    @property
+    def title(self) -> str:
+        """Text that tells networks with equal shapes apart which do not compute alike."""
+        return type(self).__name__
+
+    @property
+    def rescales(self) -> bool:
+        """Whether activations are divided by their size, as group norm does, but for batch norm."""
+        scales = [name[:-6] for name in self.shapes if name.endswith(".scale")]
+        return any(f"{name}.var" not in self.shapes for name in scales)
+
+    def examples(self, count: int, key: Key, device: torch.device | str = "cpu") -> Tensor:
+        """Draw samples that the network takes, ``(count, *image)``."""
+        return key.normal(count, *self.image, device=device)
+
     @abstractmethod
     def features(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
         """Compute what the last layer gets, ``(B, p)``, of ``x (B, C, H, W)``; see `logits`."""
@@ -106,6 +126,11 @@ class Network(ABC):
         features = self.features(params, x, step)
         bias = None if self.head_bias is None else params[self.head_bias]
         return F.linear(features, params[self.head], bias)
+
+    @property
+    def untrained(self) -> Tree:
+        """Values of a module's state dict that no run changes."""
+        return {}
 
     @abstractmethod
     def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
@@ -135,7 +160,7 @@ def saved_bytes(network: Network, convolve: Convolve = F.conv2d) -> int:
         with torch.enable_grad(), hooks:
             real = torch.ones(samples, dtype=torch.bool)
             step = Step(Key(0), real, convolve=convolve)
-            network.logits(params, torch.zeros(samples, *network.image), step)
+            network.logits(params, network.examples(samples, Key(0)), step)
         return total
 
     shapes = network.shapes.items()

@@ -56,7 +56,7 @@ def is_chain(network: Network, layers: Gating, weights: Layout) -> bool:
     gates = key.fold("gates").signs(1, units) > 0
     behind = tuple((shape, tuple(g for g in own if g[0] == 1)) for shape, own in layers)
     params = network.init(key.fold("init"))
-    x = key.fold("x").normal(2, *network.image)
+    x = network.examples(2, key.fold("x"))
 
     def logits(gating: Gating) -> Tensor:
         masks = weights.unflatten(governed(gates, gating)[0])

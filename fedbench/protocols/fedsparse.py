@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Protocol, Shared
-from fedbench.core.errors import require
+from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
 from fedbench.payload import GatedVectors, Payload
@@ -212,6 +212,12 @@ class FedSparse(Protocol[Gated]):
 
     def init(self, shared: Shared) -> Gated:
         """Draw Kaiming-uniform weights; every gate is open with probability 0.99."""
+        taken = [name for name in shared.layout.names if name.endswith(_THRESHOLD)]
+        if taken:
+            raise ConfigError(
+                f"--protocol fedsparse must have a model without parameters named ...{_THRESHOLD}, "
+                f"which its gates are called, got {taken[0]}; rename it"
+            )
         w = initial_weights(shared)
         tree = shared.layout.unflatten(w)
         thresholds = self.gated(shared)

@@ -35,8 +35,7 @@ def kept_weights(shared: Shared, keep: float, weight_init: WeightInit = "kaiming
         Tanaka et al., "Pruning neural networks without any data by iteratively conserving synaptic
         flow", NeurIPS 2020, https://arxiv.org/abs/2006.05467, equation 2, here in one shot.
     """
-    names = shared.rest.names
-    if any(name.endswith(".scale") and f"{name[:-6]}.var" not in names for name in names):
+    if shared.network.rescales:
         raise ConfigError(
             "--protocol hidenseek must have a model without group norm, through which synaptic "
             "flow says nothing, got one with it; use conv4 or cnn4"

@@ -1,6 +1,6 @@
 """Play from Python: one scenario, or many of them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, overload
@@ -10,20 +10,19 @@ from fedbench.analysis.results import Results
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.data.datasets import Data
+from fedbench.experiment.callbacks import Follower
 from fedbench.experiment.cells import Cell, Run
 from fedbench.experiment.deployed import DeployedModel
-from fedbench.experiment.measurements import Round
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import PLUGINS, Scenario
 from fedbench.public.words import in_python
 from fedbench.results.store import Store
 from fedbench.sweeps.drive import Sweep
 from fedbench.sweeps.engine import Engine
+from fedbench.sweeps.follow import Following
 from fedbench.sweeps.here import HereEngine
 from fedbench.sweeps.local import LocalEngine, Options
 from fedbench.sweeps.watch import Watcher
-
-Progress = Callable[[Round], None]
 
 
 @overload
@@ -33,7 +32,7 @@ def play(
     device: str = ...,
     executor: str = ...,
     chunk: int = ...,
-    progress: Progress | None = ...,
+    callbacks: Sequence[Follower] = ...,
     data: Data | None = ...,
     isolate: bool = ...,
     canonical: bool = ...,
@@ -47,7 +46,7 @@ def play(
     device: str = ...,
     executor: str = ...,
     chunk: int = ...,
-    progress: Progress | None = ...,
+    callbacks: Sequence[Follower] = ...,
     data: Data | None = ...,
     isolate: bool = ...,
     canonical: bool = ...,
@@ -60,7 +59,7 @@ def play(
     device: str = "auto",
     executor: str = "auto",
     chunk: int = 32,
-    progress: Progress | None = None,
+    callbacks: Sequence[Follower] = (),
     data: Data | None = None,
     isolate: bool = False,
     canonical: bool = False,
@@ -80,7 +79,8 @@ def play(
         executor: Training of the clients of a round: ``loop``, one after the other, ``stacked``,
             together, or ``auto``, the faster one.
         chunk: Clients that are trained at once by ``stacked``.
-        progress: Called with each `Round` when it is over.
+        callbacks: Followers of the run: objects of `Callback`, or functions that are called with
+            each `Round`. What one raises ends the run.
         data: Samples to play on instead of the scenario's data set. The id of the record covers
             them.
         isolate: Run attack and defense in processes of their own, which hold nothing but what they
@@ -103,7 +103,7 @@ def play(
             device=device,
             executor=executor,
             chunk=chunk,
-            progress=progress,
+            callbacks=callbacks,
             data=data,
             isolate=isolate,
             canonical=canonical,
@@ -124,7 +124,7 @@ def sweep(
     threads: int = 1,
     run_timeout: float = 21600.0,
     isolate: bool = False,
-    watcher: Watcher | None = None,
+    callbacks: Sequence[Follower] = (),
 ) -> Results:
     """Play many scenarios, several at once; return their records in the same order.
 
@@ -149,7 +149,8 @@ def sweep(
         threads: Threads of each process.
         run_timeout: Seconds after which a run in a worker is ended and counts as failed.
         isolate: As in `play`.
-        watcher: Told of every run and round while they are played.
+        callbacks: As in `play`, told of all runs, each with its scenario; what is played here is
+            told when a run is over.
 
     Raises:
         ConfigError: a scenario cannot be played, or a run failed.
@@ -177,7 +178,8 @@ def sweep(
             engine = LocalEngine(options, options.processes(len(distinct)))
         with TemporaryDirectory() as nowhere:
             folder = Path(nowhere if out is None else out)
-            with engine, Store(folder) as store, watcher or Watcher() as watching:
+            with engine, Store(folder) as store:
+                watching = Following(Watcher(), callbacks)
                 tally = Sweep(engine, store, watching, retry_failed=True).play(distinct)
                 for failed, failure in tally.failed.items():
                     raise ConfigError(f"{failed}: {failure}")

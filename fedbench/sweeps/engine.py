@@ -83,7 +83,7 @@ LONGEST = 100_000  # characters of a traceback; a longer one loses its middle
 def play_job(
     job: Job, progress: Callable[[Round], None] | None = None, data: Data | None = None
 ) -> Record:
-    """Play a job in this process; ``progress`` and ``data`` as in `fedbench.run.play`."""
+    """Play a job in this process; ``progress`` is told each round."""
     from fedbench.run import play
 
     models: list[DeployedModel] = []
@@ -95,7 +95,7 @@ def play_job(
         isolate=job.isolate,
         canonical=job.canonical,
         states=job.states,
-        progress=progress,
+        callbacks=[] if progress is None else [progress],
         data=data,
         deliver=None if job.models is None else models.append,
     )

@@ -1,0 +1,459 @@
+"""Your own `torch.nn.Module` as a network: its names are kept, nothing of it is rewritten."""
+
+import copy
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cached_property, partial
+from types import FunctionType
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedbench.core.blame import error_line
+from fedbench.core.errors import ConfigError, require
+from fedbench.core.registry import UNWRITTEN
+from fedbench.core.rng import Key
+from fedbench.core.sources import source_of
+from fedbench.core.trees import Tree
+from fedbench.models.draws import draws_globally, own_draws
+from fedbench.models.layers import Pass, take_over
+from fedbench.models.models import Model
+from fedbench.models.network import Image, Network, Step
+
+Start = Literal["given", "fresh"]
+Make = Callable[[], nn.Module]
+
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # whose weights a mask covers by rule
+INSTANCES = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+RESCALING = (nn.GroupNorm, nn.LayerNorm, *INSTANCES, nn.LocalResponseNorm)
+TRIED = 2  # samples of a trial
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ModuleModel(Model):
+    """A torch.nn.Module of your own: an instance, what makes one, or `make` of a subclass.
+
+    Trained are the parameters with ``requires_grad``; the others, and buffers, stay as they are and
+    never travel. Means and variances of batch norm are running statistics.
+
+    Args:
+        module: An instance, or a function without arguments that returns one, such as its class.
+        weights: Patterns (``fnmatch``) of the parameters that masks, rankings and pruning cover; by
+            default the weights of linear and convolution layers.
+        init: First weights: ``given``, those of the instance, alike for all seeds, or what the
+            function draws under the run's seed; ``fresh``, what ``reset_parameters`` of every layer
+            of an instance draws under it.
+    """
+
+    module: nn.Module | Make | None = field(default=None, repr=False, metadata=UNWRITTEN)
+    weights: tuple[str, ...] = field(default=(), metadata=UNWRITTEN)
+    init: Start = field(default="given", metadata=UNWRITTEN)
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        makes = type(self).make is not ModuleModel.make
+        fits = makes or isinstance(self.module, nn.Module) or callable(self.module)
+        rule = "a torch.nn.Module or a function that returns one"
+        require(f"{name}.module", self.module, fits, rule)
+        require(f"{name}.init", self.init, self.init in ("given", "fresh"), "given or fresh")
+        listed = not isinstance(self.weights, str)
+        require(f"{name}.weights", self.weights, listed, "a tuple of names or patterns")
+
+    @property
+    def name(self) -> str:
+        """Name of the module's class or of the function that makes it."""
+        if isinstance(self.module, nn.Module):
+            return type(self.module).__name__
+        maker = self.module.func if isinstance(self.module, partial) else self.module
+        return str(getattr(maker, "__name__", type(self).__name__)).strip("<>_")
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 of source, structure and choices, and of the values of an instance, in hex.
+
+        Two functions of the same file that read other variables of it have the same one.
+        """
+        maker: object = type(self) if self.module is None else self.module
+        state: Tree = {}
+        if isinstance(self.module, nn.Module):
+            maker = type(self.module)
+            state = self.module.state_dict()
+        arguments = ""
+        if isinstance(maker, partial):
+            arguments = repr((maker.args, sorted(maker.keywords.items())))
+            maker = maker.func
+        code = maker if isinstance(maker, type | FunctionType) else type(maker)
+        structure = repr(self.module) if state else arguments
+        text = (
+            f"{source_of(code).sha256} {code.__qualname__} {structure} {self.weights} {self.init}"
+        )
+        hashed = hashlib.sha256(text.encode())
+        for name in sorted(state):
+            hashed.update(f"{name} {state[name].dtype} {tuple(state[name].shape)}".encode())
+            flat = state[name].detach().cpu().reshape(-1)
+            hashed.update(flat.view(torch.uint8).numpy().data)
+        return hashed.hexdigest()
+
+    def make(self, image: Image, classes: int) -> nn.Module:
+        """Return the module for samples of this shape; it may draw from torch's generators."""
+        if isinstance(self.module, nn.Module):
+            return copy.deepcopy(self.module)
+        assert self.module is not None
+        return self.module()
+
+    def build(self, image: Image, classes: int) -> Network:
+        """Build the network; `ConfigError` if the module cannot be trained by these protocols."""
+
+        def make() -> nn.Module:
+            made = self.make(image, classes)
+            if not isinstance(made, nn.Module):
+                raise ConfigError(
+                    f"{type(self).__name__}.module must make a torch.nn.Module, got "
+                    f"{type(made).__name__}"
+                )
+            return made
+
+        require("classes", classes, classes >= 1, ">= 1")
+        fixed = isinstance(self.module, nn.Module) and self.init == "given"
+        return built(make, image, classes, tuple(self.weights), self.init == "fresh", fixed)
+
+
+def built(
+    make: Make, image: Image, classes: int, patterns: Sequence[str], fresh: bool, fixed: bool
+) -> "ModuleNet":
+    """Make a module, try it on two samples in use and in training, and return its network."""
+    with own_draws(Key(0)):
+        module = make()
+    name = type(module).__name__
+    if any(isinstance(p, nn.UninitializedParameter) for p in module.parameters()):
+        raise ConfigError(f"{name} has lazy layers without shapes; call it once on a sample first")
+    if any(p.is_complex() for p in module.parameters()):
+        raise ConfigError(f"{name} must have real parameters, got complex ones")
+    module = module.float().cpu()
+    now = Pass()
+    statistics = take_over(module, now)
+    trained = {n: tuple(p.shape) for n, p in module.named_parameters() if p.requires_grad}
+    if not trained:
+        raise ConfigError(f"{name} must have parameters to train, got none with requires_grad")
+    weights = covered(module, trained, patterns)
+    buffers = dict(module.named_buffers())
+    order = [*weights, *(n for n in trained if n not in weights)]
+    shapes = {n: trained[n] for n in order} | {n: tuple(buffers[n].shape) for n in statistics}
+    network = ModuleNet(
+        image=tuple(image),
+        classes=classes,
+        module=module,
+        make=None if fixed else make,
+        fresh=fresh,
+        now=now,
+        table=shapes,
+        weights=tuple(weights),
+        statistics=tuple(statistics),
+    )
+    network.tokens  # noqa: B018  tries it
+    network.require_trainable()
+    return network
+
+
+def covered(
+    module: nn.Module, trained: dict[str, tuple[int, ...]], patterns: Sequence[str]
+) -> list[str]:
+    """Return the names of the weights that masks cover, in the module's order."""
+    if patterns:
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in trained):
+                few = ", ".join(list(trained)[:3])
+                raise ConfigError(
+                    f"weights {pattern!r} must match a parameter of {type(module).__name__}, "
+                    f"got none; it has {few} ..."
+                )
+        return [name for name in trained if any(fnmatchcase(name, p) for p in patterns)]
+    layers = [name for name, layer in module.named_modules() if isinstance(layer, LAYERS)]
+    names = [f"{layer}.weight" if layer else "weight" for layer in layers]
+    found = [name for name in trained if name in names]
+    if not found:
+        raise ConfigError(
+            f"{type(module).__name__} must have a linear or convolution layer with a weight that "
+            "is trained, or ModuleModel(weights=...) that names what a mask covers, got none"
+        )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ModuleNet(Network):
+    """A module called as a function of its parameters and running statistics."""
+
+    image: Image
+    classes: int
+    module: nn.Module = field(repr=False)  # an own copy, on the CPU, whose values are not used
+    make: Make | None = field(repr=False)  # what draws first weights; None: the module has them
+    fresh: bool
+    now: Pass = field(repr=False)
+    table: dict[str, tuple[int, ...]] = field(repr=False)
+    weights: tuple[str, ...] = field(repr=False)
+    statistics: tuple[str, ...] = field(repr=False)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each parameter: `weights`, the rest, `statistics`, by the module's names."""
+        return self.table
+
+    @property
+    def untrained(self) -> Tree:
+        """Frozen parameters and buffers of the module, as they were given."""
+        return {n: x for n, x in self.module.state_dict().items() if n not in self.table}
+
+    @property
+    def title(self) -> str:
+        """Name of the module's class, with a digest of its layers."""
+        digest = hashlib.sha256(repr(self.module).encode()).hexdigest()[:12]
+        return f"{type(self.module).__name__} {digest}"
+
+    @property
+    def rescales(self) -> bool:
+        """Whether some layer normalises, but for batch norm."""
+        return any(isinstance(layer, RESCALING) for layer in self.module.modules())
+
+    @cached_property
+    def tokens(self) -> bool:
+        """Whether samples are whole numbers, as an embedding takes them; found by trying."""
+        errors = []
+        for tokens in (False, True):
+            x = self._drawn(tokens, TRIED, Key(0))
+            try:
+                with torch.no_grad(), own_draws(Key(0)):
+                    self._call(self._own, x, None)
+            except Exception as error:  # foreign code raises anything
+                errors.append(error)
+            else:
+                return tokens
+        first = errors[0]
+        if isinstance(first, ConfigError):
+            raise first
+        raise ConfigError(
+            f"{type(self.module).__name__} must take samples of shape (n, "
+            f"{', '.join(map(str, self.image))}), got {error_line(first)}"
+        ) from first
+
+    def examples(self, count: int, key: Key, device: torch.device | str = "cpu") -> Tensor:
+        """Draw normal values, or the token ids 0 and 1, ``(count, *image)``."""
+        return self._drawn(self.tokens, count, key, device)
+
+    def _drawn(
+        self, tokens: bool, count: int, key: Key, device: torch.device | str = "cpu"
+    ) -> Tensor:
+        if not tokens:
+            return key.normal(count, *self.image, device=device)
+        drawn = key.integers(2, count * math.prod(self.image), device=device)
+        return drawn.reshape(count, *self.image)
+
+    @property
+    def _own(self) -> Tree:
+        """Return the copy's own values, for trials."""
+        values = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        return {name: values[name].detach() for name in self.table}
+
+    @cached_property
+    def _constants(self) -> dict[torch.device, Tree]:
+        return {}
+
+    def constants(self, device: torch.device) -> Tree:
+        """Return parameters that are not trained, and buffers, on a device."""
+        if device not in self._constants:
+            values = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+            kept = {name: x.detach() for name, x in values.items() if name not in self.table}
+            self._constants[device] = {name: x.to(device) for name, x in kept.items()}
+        return self._constants[device]
+
+    def _call(self, params: Tree, x: Tensor, step: Step | None) -> Tensor:
+        """Call the module, and require logits of the right shape."""
+        now = self.now
+        now.step = step
+        now.features = None
+        now.calls.clear()
+        training = step is not None
+        if self.module.training != training:
+            self.module.train(training)
+        values = params | self.constants(x.device)
+        # `Tensor.view`, common in modules, needs the usual memory layout, which `contiguous` leaves
+        # out where there is one channel.
+        x = x.reshape(-1).reshape(x.shape)
+        try:
+            out = functional_call(self.module, values, (x,))
+        finally:
+            now.step = None
+        out = getattr(out, "logits", out)
+        name = type(self.module).__name__
+        if not isinstance(out, Tensor):
+            raise ConfigError(
+                f"{name} must return a tensor of logits (n, {self.classes}), got "
+                f"{type(out).__name__}; return the tensor alone"
+            )
+        if out.shape != (len(x), self.classes):
+            raise ConfigError(
+                f"{name} must return logits ({len(x)}, {self.classes}), got {tuple(out.shape)}; "
+                f"give its last layer {self.classes} outputs"
+            )
+        return out
+
+    def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
+        """Call the module on ``x (B, *image)``, in training mode with a ``step``."""
+        logits = self._played(params, x, step)
+        self.now.features = None
+        return logits
+
+    def _played(self, params: Tree, x: Tensor, step: Step | None) -> Tensor:
+        """Call the module; if it draws by itself, what it draws follows from the step's key."""
+        draws = step is not None and self.draws
+        with own_draws(step.key, x.device) if step is not None and draws else nullcontext():
+            return self._call(params, x, step)
+
+    def features(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
+        """Call the module, and return what its last linear layer got."""
+        self.head  # noqa: B018  `ConfigError` if there is none
+        self._played(params, x, step)
+        features = self.now.features
+        assert features is not None
+        self.now.features = None
+        return features
+
+    @cached_property
+    def _last(self) -> str | None:
+        """Name of the linear layer that returns the logits; None if there is none."""
+        calls: list[tuple[str, Tensor, Tensor]] = []
+        hooks = [
+            layer.register_forward_hook(
+                lambda _, given, out, name=name: calls.append((name, given[0], out))
+            )
+            for name, layer in self.module.named_modules()
+            if isinstance(layer, nn.Linear) and name
+        ]
+        with torch.no_grad():
+            out = self._call(self._own, self.examples(TRIED, Key(0)), None)
+        for hook in hooks:
+            hook.remove()
+        if not calls:
+            return None
+        name, given, last = calls[-1]
+        alone = sum(called == name for called, _, _ in calls) == 1
+        fits = last is out and given.dim() == 2 and alone and f"{name}.weight" in self.table
+        if not fits:
+            return None
+
+        def note(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+            self.now.features = given[0]
+
+        self.module.get_submodule(name).register_forward_pre_hook(note)
+        return name
+
+    @property
+    def head(self) -> str:
+        """Name of the weights of the last layer; `ConfigError` if it is not linear."""
+        if self._last is None:
+            raise ConfigError(
+                f"{type(self.module).__name__} must end in a torch.nn.Linear that is trained, for "
+                "those that look at its last layer or its features, got another end"
+            )
+        return f"{self._last}.weight"
+
+    @property
+    def head_bias(self) -> str | None:
+        """Name of the last layer's bias; None if it has none."""
+        name = f"{self._last}.bias"
+        return name if name in self.table else None
+
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        """Names of all parameters of the last layer; none if it is not linear."""
+        return () if self._last is None else super().head_names
+
+    def fan_in(self, name: str) -> int:
+        """Number of inputs that one output of a weight sums."""
+        shape = self.table[name]
+        return math.prod(shape[1:]) if len(shape) > 1 else 1
+
+    def fan_out(self, name: str) -> int:
+        """Number of outputs of a weight that one input goes into."""
+        shape = self.table[name]
+        return math.prod(shape) // shape[1] if len(shape) > 1 else 1
+
+    def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
+        """Return the module's own values, or those that are drawn anew under the key."""
+        if self.make is None:
+            return {name: x.clone().to(device) for name, x in self._own.items()}
+        with own_draws(key.fold("module")):
+            module = self.make()
+            if self.fresh:
+                for layer in module.modules():
+                    reset = getattr(layer, "reset_parameters", None)
+                    if callable(reset):
+                        reset()
+        values = dict(module.named_parameters()) | dict(module.named_buffers())
+        return {name: values[name].detach().float().to(device) for name in self.table}
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether a training pass draws from a global generator, dropout layers aside."""
+        step = Step(Key(0), torch.ones(TRIED, dtype=torch.bool))
+        x = self.examples(TRIED, Key(0))
+        with torch.no_grad():
+            return draws_globally(lambda: self._call(self._own, x, step))
+
+    @cached_property
+    def alone(self) -> str:  # type: ignore[override]
+        """Why clients cannot train in lock step, found by trying; "" if they can."""
+        if self.draws:
+            return "draws from a global generator in training"
+        x = self.examples(TRIED, Key(0))
+        tree = {name: torch.stack([leaf, leaf]) for name, leaf in self._own.items()}
+
+        def loss(tree: Tree, x: Tensor) -> Tensor:
+            step = Step(Key(torch.tensor(0)), torch.ones(TRIED, dtype=torch.bool))
+            return self.logits(tree, x, step).square().sum()
+
+        try:
+            torch.vmap(torch.func.grad(loss))(tree, torch.stack([x, x]))
+        except Exception as error:  # foreign code raises anything
+            return f"cannot be mapped over clients by torch.vmap ({error_line(error)})"
+        return ""
+
+    def require_trainable(self) -> None:
+        """Raise `ConfigError` for what a run would trip over later."""
+        name = type(self.module).__name__
+        x = self.examples(TRIED, Key(0))
+        with torch.no_grad():
+            if draws_globally(lambda: self._call(self._own, x, None)):
+                raise ConfigError(f"{name} must answer alike each time, got draws outside training")
+            answers = self.logits(self._own, x)
+        if self.classes > 1 and bool((answers >= 0).all() and _sums_to_one(answers)):
+            raise ConfigError(
+                f"{name} must return logits, got probabilities; leave its last softmax out"
+            )
+        before = {n: value.clone() for n, value in self.constants(x.device).items()}
+        weights = {n: leaf.clone().requires_grad_() for n, leaf in self._own.items()}
+        step = Step(Key(0), torch.ones(TRIED, dtype=torch.bool))
+        try:
+            loss = self.logits(weights, x, step).square().sum()
+        except ConfigError:
+            raise
+        except Exception as error:  # foreign code raises anything
+            raise ConfigError(f"{name} cannot be trained: {error_line(error)}") from error
+        after = self.constants(x.device)
+        changed = [n for n, old in before.items() if not torch.equal(old, after[n])]
+        if changed:
+            raise ConfigError(
+                f"{name} must have no buffer that training changes but those of batch norm, got "
+                f"{changed[0]}, which no protocol averages; use track_running_stats=False or freeze"
+            )
+        if loss.grad_fn is None:
+            raise ConfigError(f"{name} must have logits that depend on its parameters, got none")
+
+
+def _sums_to_one(answers: Tensor) -> bool:
+    return torch.allclose(answers.sum(dim=1), torch.ones(len(answers)), atol=1e-4)

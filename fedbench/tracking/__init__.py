@@ -1,0 +1,1 @@
+"""Experiment trackers that follow runs: MLflow, TensorBoard, Weights & Biases."""

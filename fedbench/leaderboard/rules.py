@@ -22,6 +22,7 @@ DIVISIONS: tuple[Division, ...] = ("closed", "open")
 LARGEST = 1 << 20  # bytes of a file
 DEFAULT = Path("leaderboards")  # board of a command that names none
 INSIDE = "leaderboard/board"  # folder of the rules inside an installed package
+REAL = "FloatVectors"  # alphabet whose list an alphabet without one has
 ADAPTIVE = "auto"  # the attack that an ensemble must have to drop any
 NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 # SHA-256 of the file of every version. A version that was published is never changed; who writes a
@@ -154,8 +155,12 @@ class Rules(_Model):
         return self
 
     def attacks(self, alphabet: str) -> tuple[str, ...]:
-        """Return the mandatory attacks on an alphabet as typed; none if it is not listed."""
-        own = self.ensemble.get(alphabet)
+        """Return the mandatory attacks on an alphabet as typed.
+
+        On an alphabet that is not listed, such as a new one of somebody's package, they are those
+        on floats: attacks on real values, which run on every alphabet.
+        """
+        own = self.ensemble.get(alphabet) or self.ensemble.get(REAL)
         return () if own is None else (*own, *self.adaptive)
 
     def stand_in(self, attack: str, alphabet: str) -> str | None:

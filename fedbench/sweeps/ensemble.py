@@ -50,7 +50,7 @@ def budget(attack: str) -> int:
 
 
 def ensemble(protocol: str) -> list[str]:
-    """Mandatory attacks against a protocol's alphabet; all installed ones if it has no list."""
+    """Mandatory attacks against a protocol's alphabet; those on floats if it has no list."""
     sends = registry.load("protocol", protocol).sends.__name__
     return list(_rules().attacks(sends) or registry.names("attack"))
 

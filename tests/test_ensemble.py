@@ -9,8 +9,8 @@ from fedbench.api import Attack
 from fedbench.cli.catalogue_page import page, replace
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, UnknownPluginError
+from fedbench.leaderboard import rules
 from fedbench.leaderboard.rules import versions
-from fedbench.sweeps import ensemble as ensemble_module
 from fedbench.sweeps.ensemble import candidates, capped, ensemble
 from fedbench.sweeps.grid import Grid, unite
 
@@ -136,4 +136,4 @@ def test_a_wheel_has_the_rules_where_they_are_looked_for() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     included = build["targets"]["wheel"]["force-include"]
     assert included == {"leaderboards/rules": "fedbench/leaderboard/board/rules"}
-    assert ensemble_module.INSIDE == "leaderboard/board"
+    assert rules.INSIDE == "leaderboard/board"

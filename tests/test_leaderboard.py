@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from sample_records import sample_record, sample_round
 
+from fedbench.cli import main
 from fedbench.cli.leaderboard_table import RankingTable, as_csv
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
@@ -56,6 +57,7 @@ from fedbench.leaderboard.replays import Comparison, Part
 from fedbench.leaderboard.resampling import detectable, surest
 from fedbench.leaderboard.rules import PUBLISHED, Limits, Rules, losses, numbered, versions
 from fedbench.leaderboard.submission import Submission, infer, plan, submit
+from fedbench.payload import Payload
 from fedbench.sweeps.plan import Plan
 
 ROOT = Path(__file__).parents[1]
@@ -511,6 +513,32 @@ def test_a_stand_in_is_one_of_the_same_alphabet_and_adaptive_attacks_are_dropped
     new["families"] = BOTH["families"] | {"adaptive": ["auto", "auto:budget=0.5"]}
     (only,) = losses(Rules.model_validate(old), Rules.model_validate(new))
     assert "Rankings must have ipm as" in only
+
+
+def test_an_alphabet_without_a_list_has_the_attacks_on_real_values() -> None:
+    rules = versions(BOARD)[3]
+    attacks = rules.attacks("Sketches")
+    assert attacks == rules.attacks("FloatVectors")
+    assert attacks[1:3] == ("sign-flip", "opt-ipm")
+    for attack in attacks:  # each of them runs on whatever a protocol may send
+        assert registry.load("attack", attack).accepts == (Payload,)
+
+
+def test_a_clone_is_not_needed_to_plan_and_to_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        main(["leaderboard", "plan", "--track", "digits", "--protocol", "signsgd"])
+    assert end.value.code == 0
+    assert tomllib.loads(capsys.readouterr().out)["seeds"] == [0, 1, 2, 3, 4]
+    with pytest.raises(SystemExit) as end:
+        main(["leaderboard", "rank"])
+    assert end.value.code == 0
+    assert "no entries yet" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as end:  # a board that was named must be one
+        main(["leaderboard", "rank", "elsewhere"])
+    assert "elsewhere must be a board with rules, got none" in capsys.readouterr().err
 
 
 def test_an_adaptive_attack_is_mandatory_on_every_alphabet_that_is_listed() -> None:

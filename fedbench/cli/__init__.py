@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+import fedbench as package
 from fedbench.cli import (
     attack,
     audit,
@@ -78,6 +79,11 @@ def _command() -> Any:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what the user got wrong is one line on stderr and exit code 2."""
+    if "Scenario" not in getattr(package, "__all__", ()):  # theirs is an empty file
+        fail(
+            "the package fedbench of another project was installed over this one; "
+            "pip uninstall fedbench, then install fedbench-toolkit again"
+        )
     try:
         code = _command()(arguments, prog_name="fedbench", standalone_mode=False)
     except FedbenchError as error:

@@ -41,10 +41,10 @@ def plan(
         track: Track of the closed division, e.g. digits.
         estimate: Say first how long it may take here, by playing two rounds of some cells.
     """
-    from fedbench.leaderboard.rules import newest
+    from fedbench.leaderboard.rules import newest, readable
     from fedbench.leaderboard.submission import plan
 
-    print_plan(plan(newest(board), track, opt.typed(context)), estimate)
+    print_plan(plan(newest(readable(board)), track, opt.typed(context)), estimate)
 
 
 @app.command()
@@ -317,7 +317,7 @@ def rank(
     from fedbench.leaderboard.board import races
     from fedbench.leaderboard.held_out import gaps
     from fedbench.leaderboard.rank import VIEWS, apart, ranking
-    from fedbench.leaderboard.rules import DIVISIONS
+    from fedbench.leaderboard.rules import DIVISIONS, readable
     from fedbench.leaderboard.rules import newest as newest_rules
 
     require("--division", division, division in (None, *DIVISIONS), "closed or open")
@@ -325,7 +325,7 @@ def rank(
     opt.chosen("--format", format, ("table", "json", "csv", "md"))
     require("--bits", bits, bits is None or bits > 0, "> 0")
     require("--bits", bits, bits is None or view == "equal-bits", "left out without equal-bits")
-    rules = newest_rules(board)
+    rules = newest_rules(readable(board))
     places = [
         shown.RankingTable(
             *race,

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
@@ -42,6 +43,36 @@ def option(help: str, *names: str, panel: str = RUNNING) -> Any:
     return typer.Option(*names, help=help, rich_help_panel=panel)
 
 
+def _presets() -> list[str]:
+    folder = files("fedbench") / "presets"
+    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir())
+
+
+def _plugins() -> list[str]:
+    return sorted({name for kind in registry.KINDS for name in registry.names(kind)})
+
+
+def _kinds() -> list[str]:
+    return [f"{kind}s" for kind in registry.KINDS]
+
+
+COMPLETED = {  # words that the shell completes a parameter of a command with
+    "attack.preset": _presets,
+    "list_.kind": _kinds,
+    "show.name": _plugins,
+    "show.kind": lambda: list(registry.KINDS),
+}
+
+
+def completion(words: Callable[[], list[str]]) -> Callable[[str], list[str]]:
+    """Return a function of what was typed: the words that begin with it."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words() if word.startswith(incomplete)]
+
+    return complete
+
+
 def spelled(name: str) -> list[str]:
     """Return what is typed for a parameter.
 
@@ -63,6 +94,8 @@ def explained(command: Command) -> Command:
             shown = option(text, *spelled(name), panel=panel)
             if panel == "Positional":
                 shown = typer.Argument(help=text)
+            words = COMPLETED.get(f"{command.__name__}.{name}")
+            shown.autocompletion = words and completion(words)
             hints[name] = Annotated[hints[name], shown]
     command.__annotations__ = hints
     # the terminal wraps each paragraph at its own width
@@ -176,10 +209,7 @@ def _completion(name: str, choices: list[str]) -> Callable[[str], list[str]] | N
     if not choices and name not in registry.KINDS:
         return None
 
-    def complete(incomplete: str) -> list[str]:
-        return [word for word in choices or registry.names(name) if word.startswith(incomplete)]
-
-    return complete
+    return completion(lambda: choices or registry.names(name))
 
 
 def chosen(option: str, value: str, words: tuple[Name, ...]) -> Name:

@@ -11,3 +11,4 @@ SUMS = ("sum", "hidden-sum")  # observations behind a secure aggregation
 Adjacency = Literal["replace-one", "zero-out", "add-remove"]
 Precision = Literal["fp32", "bf16"]
 Checks = Literal["none", "finite", "range"]
+DEVICES = ("auto", "cpu", "cuda", "mps")  # of a command, not of a scenario; mps is refused

@@ -100,10 +100,11 @@ def write_atomically(path: Path, data: bytes) -> None:
             with contextlib.suppress(FileNotFoundError):  # interrupted after the rename
                 os.unlink(temporary)
             raise
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # so that a finished rename survives a crash
-        finally:
-            os.close(folder)
+        if hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # so that a finished rename survives a crash
+            finally:
+                os.close(folder)
     except (OSError, ValueError) as error:  # ValueError for a null byte in the name
         raise _unwritable(path.parent, error) from error

@@ -5,6 +5,7 @@ clients each way for two steps, once, and caches the answer (`fedbench.executors
 """
 
 import dataclasses
+import os
 import time
 import warnings
 from collections import Counter
@@ -52,6 +53,8 @@ def require_device(name: str, cuda: bool) -> None:
     """Raise `Unavailable` for an executor that this device does not have."""
     if name == "recorded" and not cuda:
         raise Unavailable("--executor recorded must have --device cuda, got cpu; use stacked")
+    if name == "forked" and not hasattr(os, "fork"):
+        raise Unavailable("--executor forked needs a system with fork, as Linux; use loop")
 
 
 def executor(

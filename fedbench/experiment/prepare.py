@@ -11,7 +11,7 @@ from fedbench.api import Attack, Shared, Traits, hooks
 from fedbench.core import registry
 from fedbench.core.blame import ask
 from fedbench.core.canonical import require_canonical
-from fedbench.core.choices import SUMS
+from fedbench.core.choices import DEVICES, SUMS
 from fedbench.core.errors import ConfigError, Incompatible, Unavailable, require
 from fedbench.core.rng import Secret
 from fedbench.data.augmentation import CropFlip
@@ -196,7 +196,12 @@ def followed(engine: str, attack: Attack) -> str:
 
 def choose_device(name: str) -> torch.device:
     """Return the device, CUDA deterministic and fp32 exact; `Unavailable` if it is absent."""
-    require("--device", name, name in ("auto", "cpu", "cuda"), "auto, cpu or cuda")
+    require("--device", name, name in DEVICES, f"{', '.join(DEVICES[:-1])} or {DEVICES[-1]}")
+    if name == "mps":
+        raise Unavailable(
+            "--device mps has no float64, in which losses, rules and bounds on ε are computed; "
+            "use --device cpu"
+        )
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise Unavailable("--device cuda needs a CUDA device, got none; use --device cpu")

@@ -1,7 +1,6 @@
 """Record of a run: what each round travelled, what the whole run comes to, reasons to doubt it."""
 
 import platform
-import resource
 import statistics
 import sys
 from dataclasses import asdict
@@ -76,6 +75,16 @@ def entropy_bits(honest: Payload, benign: Tensor) -> float | None:
     return None if entropy is None else float(entropy.sum())
 
 
+def peak_memory_mib() -> float:
+    """Return the most memory that this process has had, in MiB; 0 on Windows, which keeps none."""
+    try:
+        import resource
+    except ImportError:
+        return 0.0
+    unit = 1 << 20 if sys.platform == "darwin" else 1 << 10  # macOS counts bytes, Linux KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
 def build_record(
     setup: Setup, state: RunState, rounds: list[Round], seconds: float, changed: str | None = None
 ) -> Record:
@@ -85,7 +94,6 @@ def build_record(
     """
     scenario = setup.scenario
     privacy = guarantee(setup, state.ledger)
-    unit = 1 << 20 if sys.platform == "darwin" else 1 << 10  # macOS counts bytes, Linux KiB
     result = build_result(setup, state, rounds, None if privacy is None else privacy.epsilon)
     return Record(
         id=setup.id,
@@ -105,7 +113,7 @@ def build_record(
         flags=[*flags(setup, rounds, result), *([changed] if changed else [])],
         timing=Timing(
             seconds=seconds,
-            peak_memory_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit,
+            peak_memory_mib=peak_memory_mib(),
             attack_seconds=state.attack_seconds,
         ),
     ).sealed()

@@ -6,6 +6,7 @@ process, its answer comes back as plain values. Memories and states stay there (
 
 import copy
 import dataclasses
+import os
 from collections.abc import Callable
 from functools import cached_property, partial
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from fedbench.api import Attack, AttackView, Grad, Gradient, Knowledge, Local
 from fedbench.api.defense import Defense, ServerView, Traits
 from fedbench.core import registry
 from fedbench.core.blame import error_line
-from fedbench.core.errors import FedbenchError, PluginError
+from fedbench.core.errors import FedbenchError, PluginError, Unavailable
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.isolation.host import Child, Kept, Kinds
@@ -286,6 +287,8 @@ class Isolation:
     """Loader of attacks and rules into processes of their own, which end with the block."""
 
     def __enter__(self) -> Self:
+        if not hasattr(os, "fork"):
+            raise Unavailable("--isolate needs a system with fork, as Linux; play without it")
         self.children: list[Child] = []
         self._ready = [self._started(), self._started()]  # they import while the data are loaded
         return self

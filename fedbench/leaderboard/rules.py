@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -19,6 +20,9 @@ Division = Literal["closed", "open"]
 DIVISIONS: tuple[Division, ...] = ("closed", "open")
 
 LARGEST = 1 << 20  # bytes of a file
+DEFAULT = Path("leaderboards")  # board of a command that names none
+INSIDE = "leaderboard/board"  # folder of the rules inside an installed package
+REAL = "FloatVectors"  # alphabet whose list an alphabet without one has
 ADAPTIVE = "auto"  # the attack that an ensemble must have to drop any
 NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 # SHA-256 of the file of every version. A version that was published is never changed; who writes a
@@ -151,8 +155,12 @@ class Rules(_Model):
         return self
 
     def attacks(self, alphabet: str) -> tuple[str, ...]:
-        """Return the mandatory attacks on an alphabet as typed; none if it is not listed."""
-        own = self.ensemble.get(alphabet)
+        """Return the mandatory attacks on an alphabet as typed.
+
+        On an alphabet that is not listed, such as a new one of somebody's package, they are those
+        on floats: attacks on real values, which run on every alphabet.
+        """
+        own = self.ensemble.get(alphabet) or self.ensemble.get(REAL)
         return () if own is None else (*own, *self.adaptive)
 
     def stand_in(self, attack: str, alphabet: str) -> str | None:
@@ -207,6 +215,19 @@ def numbered(board: Path) -> dict[int, Path]:
     if not paths:
         raise ConfigError(f"{board} must be a board with rules, got none; use --board")
     return dict(sorted(paths.items()))
+
+
+def installed() -> Path:
+    """Return the board inside the installed package, rules without entries, or the repository's."""
+    package = Path(str(files("fedbench")))
+    inside = package / INSIDE
+    return inside if inside.is_dir() else package.parent / "leaderboards"
+
+
+def readable(board: Path) -> Path:
+    """Return the board; the installed one if it is the default, which exists only in a clone."""
+    absent = board == DEFAULT and not board.exists()
+    return installed() if absent else board
 
 
 def newest(board: Path) -> Rules:

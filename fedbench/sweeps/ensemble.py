@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from importlib.resources import files
 from itertools import zip_longest
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbench.adversary.threat_model import needs
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
     from fedbench.leaderboard.rules import Rules
 
 ALL, INSTALLED, STRONGEST = "all", "installed", "strongest"
-INSIDE = "leaderboard/board"  # folder of the rules inside an installed package
 
 
 def expand(attack: str, protocol: str, knowledge: str | None) -> list[str]:
@@ -53,7 +50,7 @@ def budget(attack: str) -> int:
 
 
 def ensemble(protocol: str) -> list[str]:
-    """Mandatory attacks against a protocol's alphabet; all installed ones if it has no list."""
+    """Mandatory attacks against a protocol's alphabet; those on floats if it has no list."""
     sends = registry.load("protocol", protocol).sends.__name__
     return list(_rules().attacks(sends) or registry.names("attack"))
 
@@ -61,11 +58,9 @@ def ensemble(protocol: str) -> list[str]:
 @cache
 def _rules() -> Rules:
     """Return the newest rules, installed with fedbench or in the repository."""
-    from fedbench.leaderboard.rules import newest
+    from fedbench.leaderboard.rules import installed, newest
 
-    package = Path(str(files("fedbench")))
-    inside = package / INSIDE
-    return newest(inside if inside.is_dir() else package.parent / "leaderboards")
+    return newest(installed())
 
 
 def candidates(protocol: str, count: int, knowledge: str | None = None) -> list[str]:

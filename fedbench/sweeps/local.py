@@ -8,10 +8,11 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -116,10 +117,11 @@ class _Worker:
     def kill(self) -> str:
         """End the process, wherever it is; return a traceback of each of its threads."""
         assert self.process.pid is not None
-        os.kill(self.process.pid, signal.SIGUSR1)
         written = b""
-        while self.stack.poll(0.5) and (part := os.read(self.stack.fileno(), 1 << 16)):
-            written += part
+        if hasattr(signal, "SIGUSR1"):
+            os.kill(self.process.pid, signal.SIGUSR1)
+            while self.stack.poll(0.5) and (part := os.read(self.stack.fileno(), 1 << 16)):
+                written += part
         self.process.kill()
         return written.decode(errors="replace")
 
@@ -258,12 +260,8 @@ class LocalEngine(Engine):
         arguments = (theirs, of_worker, self.options.threads, accelerator)
         process = context.Process(target=_serve, args=arguments, daemon=True)
         # A worker must ignore Ctrl-C while it starts, so this process blocks it until then.
-        resource_tracker.ensure_running()  # otherwise `start` does it, and unblocks the signal
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+        with interrupts_blocked():
             process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()  # so that the end of the worker is the end of the pipe
         of_worker.close()
         self._workers[place] = _Worker(process, ours, stack)
@@ -279,6 +277,22 @@ class LocalEngine(Engine):
         return Crash("lost", "WorkerLost", f"the worker process ended with {how}")
 
 
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Hold Ctrl-C back inside the block, in it and in the processes that it starts."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # otherwise `start` does it, and unblocks the signal
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 def overtime(seconds: float, stack: str = "") -> Crash:
     """Describe a run that was ended after its limit, and the stack that `faulthandler` wrote."""
     _, _, current = stack.partition("Current thread")
@@ -292,7 +306,8 @@ def overtime(seconds: float, stack: str = "") -> Crash:
 def _serve(pipe: Connection, stack: Connection, threads: int, accelerator: int | None) -> None:
     """Play what comes through the pipe until it ends, as the main function of a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles it
-    faulthandler.register(signal.SIGUSR1, stack.fileno())
+    if hasattr(signal, "SIGUSR1"):
+        faulthandler.register(signal.SIGUSR1, stack.fileno())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if accelerator is not None:
         see_only(accelerator)

@@ -16,7 +16,7 @@ from fedbench.deployment.draws import Draws, FromSystem, Rehearsed
 from fedbench.executors.training import Schedule
 from fedbench.experiment.compatibility import Plugins, resolve
 from fedbench.experiment.scenario import Scenario
-from fedbench.models.network import Network, is_statistic
+from fedbench.models.network import Network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class Settings:
 
 def require_fit(plugins: Plugins, shared: Shared) -> None:
     """Raise `Incompatible` unless the network fits protocol and mechanism."""
-    if any(map(is_statistic, shared.network.shapes)) and not plugins.protocol.statistics:
+    if shared.network.statistics and not plugins.protocol.statistics:
         raise Incompatible("task.model() must have no batch norm for this protocol, got some")
     why = plugins.mechanism.misfit(plugins.protocol, plugins.defense, shared)
     if why is not None:

@@ -132,7 +132,7 @@ gpu-check: .venv/installed
 .venv-peers/installed: pyproject.toml $(CONSTRAINTS)
 	@echo "making the virtual environment .venv-peers"
 	@$(PYTHON) -m venv .venv-peers
-	$(call install,.venv-peers,.[dev$(comma)flower$(comma)byzfl$(comma)track],$(CONSTRAINTS),base)
+	$(call install,.venv-peers,.[dev$(comma)flower$(comma)byzfl$(comma)track$(comma)hf],$(CONSTRAINTS),base)
 	@.venv-peers/bin/python -m pip install --disable-pip-version-check --quiet --no-deps byzpy==0.1.4
 	@touch .venv-peers/installed
 

@@ -151,13 +151,19 @@ def _socket_timeout(seconds: float) -> Iterator[None]:
 
 
 def datasets() -> ModuleType:
-    """Import ``torchvision.datasets``, also where its CUDA build is beside a CPU build of torch.
+    """Import ``torchvision.datasets`` (see `vision`)."""
+    return vision("datasets")
+
+
+def vision(part: str) -> ModuleType:
+    """Import ``torchvision.<part>``, also where its CUDA build is beside a CPU build of torch.
 
     There its operators do not load, and its import stops at the first one that it describes. Data
-    sets need none, so the schemas are declared without an implementation.
+    sets and models for classification need none, so the schemas are declared without an
+    implementation. After this call ``import torchvision`` works, too.
     """
     try:
-        return importlib.import_module("torchvision.datasets")
+        return importlib.import_module(f"torchvision.{part}")
     except RuntimeError as error:
         if "operator torchvision::nms does not exist" not in str(error):
             raise
@@ -166,4 +172,4 @@ def datasets() -> ModuleType:
     for name in ("nms", "qnms"):
         schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
         torch.library.define(f"torchvision::{name}", schema)
-    return importlib.import_module("torchvision.datasets")
+    return importlib.import_module(f"torchvision.{part}")

@@ -13,7 +13,7 @@ def form_bytes(payload: Payload) -> bytes:
     form = payload.take([])
     alive = [f.name for f in fields(form) if isinstance(getattr(form, f.name), Alive)]
     plain = {name: bytes(getattr(form, name)) for name in alive}
-    return encode({"form": replace(form, **plain), "alive": alive})  # type: ignore[arg-type]
+    return encode({"form": replace(form, **plain), "alive": alive})
 
 
 def form_of(data: bytes) -> Payload:

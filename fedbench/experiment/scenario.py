@@ -236,7 +236,8 @@ def sha256(path: str) -> str:
 # Packages that start runs or read records.
 READERS = (
     *("testing", "audits", "probes", "results", "sweep"),
-    *("tables", "figures", "leaderboard", "reproduce", "deployment", "cli"),
+    *("tables", "figures", "leaderboard", "reproduce"),
+    *("deployment", "verify", "cli"),
 )
 
 

@@ -24,17 +24,8 @@ ROOMS = (
     *("core", "payload", "models", "api", "data", "executors", "privacy"),
     *("protocols", "fedbench_attacks", "fedbench_defenses", "peers"),
     *("adversary", "isolation", "experiment", "run", "testing", "audits", "probes"),
-    *(
-        "results",
-        "sweep",
-        "tables",
-        "figures",
-        "leaderboard",
-        "reproduce",
-        "deployment",
-        "verify",
-        "cli",
-    ),
+    *("results", "sweep", "tables", "figures", "leaderboard", "reproduce"),
+    *("deployment", "verify", "cli"),
 )
 PLUGINS = {"protocols", "fedbench_attacks", "fedbench_defenses"}
 UPWARD = {  # the only imports that go up, each with its reason

@@ -53,7 +53,7 @@ def counted(settings: Settings) -> tuple[float | None, int, int]:
 
 def played(settings: Settings) -> tuple[float, int, int]:
     record = fedbench.play(settings.scenario, executor="loop", device="cpu")
-    up = sum(played.uplink_bits for played in record.rounds)
+    up = sum(int(played.uplink_bits or 0) for played in record.rounds)
     return record.result.accuracy, up, sum(played.downlink_bits for played in record.rounds)
 
 

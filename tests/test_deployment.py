@@ -34,7 +34,8 @@ def counted(settings: Settings) -> tuple[float | None, int, int]:
     for i, own in enumerate(samples):
         server.enrol(i, len(own.y))
     kept: dict[int, bytes] = {}
-    up = down = 0
+    up: int = 0
+    down: int = 0
     for step in range(settings.rounds):
         ids = server.sample(range(settings.clients), step)
         packets = {}
@@ -46,7 +47,8 @@ def counted(settings: Settings) -> tuple[float | None, int, int]:
         down += traffic.downlink_bits
     models = encode(server.models(settings.rounds - 1))
     scores = [client.evaluate(models, own) for own in samples]
-    return sum(right for right, _ in scores) / sum(count for _, count in scores), up, down
+    right = sum(score[0] for score in scores)
+    return right / sum(score[1] for score in scores), up, down
 
 
 def played(settings: Settings) -> tuple[float, int, int]:

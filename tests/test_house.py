@@ -25,7 +25,7 @@ ROOMS = (
     *("protocols", "fedbench_attacks", "fedbench_defenses", "peers"),
     *("adversary", "isolation", "experiment", "run", "testing", "audits", "probes"),
     *("functional", "results", "sweeps", "tables", "figures", "analysis"),
-    *("tracking", "leaderboard", "reproduce", "deployment", "public", "cli"),
+    *("tracking", "leaderboard", "reproduce", "deployment", "verify", "public", "cli"),
 )
 PLUGINS = {"protocols", "fedbench_attacks", "fedbench_defenses"}
 UPWARD = {  # the only imports that go up, each with its reason

@@ -20,6 +20,7 @@ from fedbench.cli import (
     reproduce,
     results,
     sweep,
+    verify,
 )
 from fedbench.core.errors import LONGEST, FedbenchError, PluginError, one_line
 
@@ -42,6 +43,7 @@ app.command("privacy", cls=privacy.Command)(privacy.privacy)
 app.command("audit", cls=audit.Command)(audit.audit)
 app.add_typer(probe.app, name="probe")
 app.command("export", cls=export.Command)(export.export)
+app.command("verify")(verify.verify)
 app.command("list")(catalogue.list_)
 app.command("show")(catalogue.show)
 

@@ -263,7 +263,8 @@ def foreign(sources: Iterable[SourceFile]) -> list[SourceFile]:
 # Packages that start runs or read records.
 READERS = (
     *("testing", "audits", "probes", "functional", "results", "sweeps", "tables", "figures"),
-    *("analysis", "tracking", "leaderboard", "reproduce", "deployment", "public", "cli"),
+    *("analysis", "tracking", "leaderboard", "reproduce", "deployment", "verify"),
+    *("public", "cli"),
 )
 
 

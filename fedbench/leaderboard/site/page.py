@@ -152,7 +152,7 @@ def pages(
         "held_out": met,
         "committed": words.committed(newest),
     }
-    return texts | data_files(races) | {"index.html": index.render(given)}
+    return data_files(races) | texts | {"index.html": index.render(given)}
 
 
 def links(board: Path, entry: Entry, folder: Path) -> list[tuple[str, str]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import html
+import json
 import re
 from collections.abc import Sequence
 from html.parser import HTMLParser
@@ -228,6 +230,23 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def stem(of: Entry) -> str:
     return of.file_name.removesuffix(".json")
+
+
+def test_the_tables_are_there_as_csv_and_json_and_the_page_links_to_them(site: Path) -> None:
+    rows = json.loads((site / "leaderboard.json").read_text())
+    index = Page(site / "index.html")
+    shown = {f"entries/{key}.html": row["rank"] for key, row in index.rows(VIEWS[0])}
+    told = {row["page"]: str(row["rank"] or "") for row in rows if row["view"] == VIEWS[0]}
+    assert told == shown
+    lines = list(csv.DictReader((site / "leaderboard.csv").read_text().splitlines()))
+    assert len(lines) == len(rows)
+    for line, row in zip(lines, rows, strict=True):
+        assert line["uplink_bits"] == str(row["uplink_bits"])
+        assert (site / line["page"]).is_file()
+    first = next(row for row in rows if row["name"] == "fedavg mean")
+    assert (first["worst"], first["clean"], first["attack"]) == (0.11, 0.93, "dyn-opt")
+    assert first["epsilon"] is None
+    assert {"leaderboard.csv", "leaderboard.json"} <= {a["href"] for a in index.all("a")}
 
 
 def test_every_entry_has_a_page_and_the_index_a_line_of_it_in_both_views(site: Path) -> None:

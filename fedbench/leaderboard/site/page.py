@@ -20,6 +20,7 @@ from fedbench.leaderboard.held_out import HeldOutResult, gaps
 from fedbench.leaderboard.rules import Rules, newest
 from fedbench.leaderboard.site import words
 from fedbench.leaderboard.site.drawings import curves, scatter
+from fedbench.leaderboard.site.files import data_files
 from fedbench.leaderboard.site.views import ENTRIES, RaceSection, sections
 from fedbench.tables import numbers
 
@@ -151,7 +152,7 @@ def pages(
         "held_out": met,
         "committed": words.committed(newest),
     }
-    return texts | {"index.html": index.render(given)}
+    return data_files(races) | texts | {"index.html": index.render(given)}
 
 
 def links(board: Path, entry: Entry, folder: Path) -> list[tuple[str, str]]:
@@ -205,6 +206,7 @@ def environment() -> Environment:
     templates.globals.update(style=style, script=script, policy=allowed, generator=GENERATOR)
     for texts in (numbers, words):
         templates.filters.update(inspect.getmembers(texts, inspect.isfunction))
+    templates.tests.update(web=words.is_web)
     templates.filters.update(scatter=scatter, curves=curves, brief=words.brief)
     return templates
 

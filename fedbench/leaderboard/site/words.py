@@ -222,3 +222,12 @@ def doubts(entry: Entry) -> list[tuple[str, list[str]]]:
         for flag in cell.flags:
             attacks.setdefault(flag, []).append(attack(cell.attack, entry))
     return list(attacks.items())
+
+
+def is_web(address: str) -> bool:
+    """Tell whether an address may be a link: that of a package is whatever its author wrote.
+
+    >>> is_web("https://example.org/code"), is_web("javascript:alert(1)"), is_web("https://a b")
+    (True, False, False)
+    """
+    return re.fullmatch(r"https?://[^\s\"'<>]+", address) is not None

@@ -1,4 +1,4 @@
-"""Extension of Griffe: doctests in docstrings become blocks of code, not quotations of quotations."""
+"""Extension of Griffe: doctests in docstrings become code, not quotations of quotations."""
 
 import re
 from typing import Any

@@ -50,7 +50,7 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What a server sends a client in a round, all of it public.
+    """Message of a server to a client in a round, all of it public.
 
     Args:
         packet: Bytes of the broadcast, and how many bits of them count.

@@ -60,7 +60,7 @@ MEDIAN = "Yin et al., ICML 2018, Definition 1"
 BULYAN = "El Mhamdi et al., ICML 2018, section 4: Krum again after each pick"
 MEAN_AROUND = "Xie et al., 2018, arXiv:1802.10116, mean around median"
 GEOMETRIC = "Pillutla et al., 2022, arXiv:1912.13445"
-CGE = "Gupta and Vaidya, 2020: the n - f rows of least norm"
+NORMS = "Gupta and Vaidya, 2020: the n - f rows of least norm"
 
 SUBJECTS = {
     "flwr": (
@@ -89,7 +89,7 @@ SUBJECTS = {
         Subject(
             f"byzpy:ComparativeGradientElimination,f={F}",
             f"cge:f={F}",
-            CGE,
+            NORMS,
             tolerates=F,
             shifts=False,
         ),

@@ -345,7 +345,7 @@ WRONG = {
     "--input normal": "--input must be one of gaussian, lognormal, real, got 'normal'",
     "--format xml": "--format must be table, csv, json or md, got 'xml'",
     "--model conv10": "conv10 needs images of at least 32 x 32",
-    "--device tpu": "--device must be auto, cpu or cuda, got 'tpu'",
+    "--device tpu": "--device must be auto, cpu, cuda or mps, got 'tpu'",
 }
 
 

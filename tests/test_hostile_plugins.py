@@ -840,7 +840,7 @@ def test_a_plug_in_is_called_by_its_kind_name_and_package() -> None:
 
 @pytest.mark.usefixtures("package")
 def test_what_exits_at_its_import_or_is_of_another_kind_is_no_plug_in() -> None:
-    left = "--attack 'leaver' cannot be imported from leaving:Attack (SystemExit: 0)"
+    left = "Scenario.attack 'leaver' cannot be imported from leaving:Attack (SystemExit: 0)"
     assert line_of(UnknownPluginError, attack="leaver").startswith(left)
     for name in ("loose", "no-attack", "made"):
         rule = "must be a frozen dataclass that inherits fedbench.api:Attack"

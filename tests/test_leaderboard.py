@@ -872,7 +872,9 @@ def test_what_is_wrong_with_an_entry_is_said_and_its_whole_numbers_are_bounded(b
                 boards.read(path)
     path.write_text(text)
     saying(scenario__clients=0)(path)
-    with pytest.raises(ConfigError, match=f"{path} is no entry: scenario: --clients must be >= 1"):
+    with pytest.raises(
+        ConfigError, match=f"{path} is no entry: scenario: Scenario.clients must be >= 1"
+    ):
         boards.read(path)
 
 

@@ -64,7 +64,7 @@ TYPED: list[tuple[str, str]] = [
     ("attack -p fedavg -a rank-reversal:x=1", "rank-reversal has no parameter 'x'"),
     ("attack --seeds '\xb2'", "--seeds must be distinct integers"),
     ("attack --chunk 0", "--chunk must be >= 1, got 0"),
-    ("attack --device tpu", "--device must be auto, cpu or cuda, got 'tpu'"),
+    ("attack --device tpu", "--device must be auto, cpu, cuda or mps, got 'tpu'"),
     ("attack --dataset minst", "--dataset 'minst' is not installed; did you mean 'mnist'?"),
     ("attack --model conv10", "conv10 needs images of at least 32 x 32"),
     ("attack --clients 400 -p fedavg", "ask for fewer clients"),

@@ -236,7 +236,12 @@ IDS = from_arrays(torch.zeros(240, 5, dtype=torch.int64), torch.arange(240) % 2)
         (TABLE, "attack", "pixel", r"attack pixel must have samples that are image, got numbers"),
         (TABLE, "attack", "a3fl", r"attack a3fl must have samples that are image"),
         (IDS, "attack", "edge-case", r"must have samples that are image or numbers, got ids"),
-        (TABLE, "augment", "crop-flip", r"--augment crop-flip must have images, got numbers \(6\)"),
+        (
+            TABLE,
+            "augment",
+            "crop-flip",
+            r"Scenario.augment crop-flip must have images, got numbers \(6\)",
+        ),
         (TABLE, "model", "lenet", r"image must be \(channels, height, width\), got \(6,\)"),
         (IDS, "defense", "deepsight", "tries the network on noise"),
     ],

@@ -164,7 +164,7 @@ def test_what_is_no_scenario_is_refused_in_the_words_of_python(
 def test_errors_of_a_run_name_fields_and_arguments_where_the_command_names_options() -> None:
     with pytest.raises(ConfigError, match=r"^Scenario.defense krum with f = 9 needs at least 21"):
         play(Scenario(defense="krum:f=9"))
-    with pytest.raises(ConfigError, match=r"^device must be auto, cpu or cuda, got 'tpu'$"):
+    with pytest.raises(ConfigError, match=r"^device must be auto, cpu, cuda or mps, got 'tpu'$"):
         play(Scenario(**TINY), device="tpu")
     with pytest.raises(ConfigError, match=r"^isolate must have an attack that a package"):
         play(Scenario(attack=Louder(), **TINY), isolate=True)

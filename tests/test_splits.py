@@ -271,7 +271,9 @@ def test_data_without_a_published_split_refuse_it_in_one_line(dataset: str) -> N
 
 
 def test_what_needs_other_parts_than_the_split_has_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"--local-models must be off with --split published"):
+    with pytest.raises(
+        ConfigError, match=r"local_models must be off with Scenario.split published"
+    ):
         Scenario(split="published", local_models=True)
     for split in ("published", "per-client-80-20"):
         plan = Plan.of({"scenario": {"split": split}, "grid": [{"attack": "strongest"}]}, "it")

@@ -38,6 +38,11 @@ class RLR(Defense[None]):
         super().__post_init__()
         require("RLR.theta", self.theta, self.theta is None or self.theta >= 0, ">= 0")
 
+    @property
+    def lacks_f(self) -> bool:
+        """Whether neither ``theta`` nor the ``f`` that gives it is there."""
+        return self.theta is None and self.f is None
+
     def _theta(self) -> int:
         return (self.f or 0) + 1 if self.theta is None else self.theta
 

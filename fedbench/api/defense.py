@@ -158,6 +158,12 @@ class Stage:
         names = ", ".join(kind.__name__ for kind in self.accepts)
         return None if issubclass(alphabet, self.accepts) else f"works on {names}"
 
+    @property
+    def lacks_f(self) -> bool:
+        """Whether an ``f`` that it needs was left open, which a run fills in."""
+        fields = getattr(type(self), "__dataclass_fields__", {})
+        return "f" in fields and getattr(self, "f", 0) is None
+
     def declared(self, f: int) -> Self:
         """Return it with an ``f`` that was left open filled in."""
         return self if getattr(self, "f", 0) is not None else self.assuming(f)
@@ -234,8 +240,7 @@ class Defense(Stage, ABC, Generic[State]):
 def require_f(stage: Stage) -> None:
     """Raise `ConfigError` for an ``f`` that is open: outside of a run nobody declares a share."""
     name = type(stage).__name__
-    fields = getattr(type(stage), "__dataclass_fields__", {})
-    if "f" in fields and getattr(stage, "f", 0) is None:
+    if stage.lacks_f:
         raise ConfigError(
             f"{name}.f must be given outside of a run, which declares a share, got None; "
             f"write {name}(f=2)"

@@ -106,8 +106,11 @@ def _check_start(protocol: Protocol[Any], shared: Shared) -> None:
 def _check_local_update(protocol: Protocol[Any], shared: Shared, client: Client) -> None:
     """Require a tree of what is trained and a memory, of a client whose gradient is 0."""
     network = shared.network
-    names = {"weights": network.weights, "statistics": network.statistics}
-    batches = Batches([(client.x[:4], client.y[:4])], **names)
+    batches = Batches(
+        [(client.x[:4], client.y[:4])],
+        weights=network.weights,
+        statistics=network.statistics,
+    )
 
     def still(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
         return {name: torch.zeros_like(leaf) for name, leaf in tree.items()}

@@ -1,7 +1,7 @@
-"""The demo's tables and picture in the README, and how far they move on other processors.
+"""The demo's worst cases and pictures in the documentation, and on other processors.
 
 ``python benchmarks/demo.py`` plays `fedbench attack` here, puts its worst cases between the two
-marks of README.md and its chart into docs/demo.png. With ``--processors`` it plays the demo again
+marks of docs/results/demo.md and its chart into docs/demo.png. With ``--processors`` it plays the demo again
 with the kernels of other processors and prints every cell's mean beside the one here, so that it
 can be held against the standard deviation over the seeds. Records stay in ``--out``: what is there
 is not played again.
@@ -46,12 +46,12 @@ def main() -> None:
 
 
 def show(folder: Path) -> None:
-    """Put the worst cases and the chart of a played demo where the README shows them."""
-    readme = ROOT / "README.md"
-    before, _, rest = readme.read_text().partition(BEGIN)
+    """Put the worst cases and the chart of a played demo into its page."""
+    page = ROOT / "docs" / "results" / "demo.md"
+    before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     _, heading, worst = (folder / "attack.md").read_text().partition("Worst case:\n")
-    readme.write_text(f"{before}{BEGIN}\n{heading}{worst}\n{END}{after}")
+    page.write_text(f"{before}{BEGIN}\n{heading}{worst}\n{END}{after}")
     shutil.copyfile(folder / "attack.png", ROOT / "docs" / "demo.png")
 
 

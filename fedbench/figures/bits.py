@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedbench.results.summary import Row
 
 LABELS = {"total": ("bits", "bits up and down"), "uplink": ("uplink bits", "bits up")}
+STRONG = 10.0  # largest epsilon, in nats, that the leaderboard lists as private
 LABELLED = 12  # systems at most whose names stand beside their points
 HEIGHT = 4.6  # inches of the panel
 
@@ -35,6 +36,7 @@ class SystemPoint:
     low: float  # end of its interval; `accuracy` if there is none
     high: float
     clean: float | None  # without attack, if that is another number
+    epsilon: float | None = None  # nats, None without a guarantee
 
     @property
     def spot(self) -> tuple[float, float]:
@@ -44,7 +46,19 @@ class SystemPoint:
     @property
     def key(self) -> Mark:
         """Look of the marker."""
-        return Mark("", WORST, "o") if self.system.worst else Mark("", INK, "o", hollow=True)
+        shape = shape_of(self.epsilon)
+        return Mark("", WORST, shape) if self.system.worst else Mark("", INK, shape, hollow=True)
+
+
+def shape_of(epsilon: float | None) -> str:
+    """Return the marker of a guarantee: a circle for none, a diamond for a strong one, a square.
+
+    >>> shape_of(None), shape_of(2.5), shape_of(39.0)
+    ('o', 'D', 's')
+    """
+    if epsilon is None:
+        return "o"
+    return "D" if epsilon <= STRONG else "s"
 
 
 def points(rows: Sequence[Row], view: View = PLAIN) -> list[SystemPoint]:
@@ -58,7 +72,9 @@ def points(rows: Sequence[Row], view: View = PLAIN) -> list[SystemPoint]:
         sent = system.cost["uplink_bits"] or 0
         sent += system.cost["downlink_bits"] if view.bits == "total" else 0
         sent = max(sent, 1e-4)  # zero has no logarithm
-        out.append(SystemPoint(system, sent, 100 * row.accuracy, 100 * low, 100 * high, without))
+        epsilon = system.cost["epsilon"]
+        heights = (100 * row.accuracy, 100 * low, 100 * high)
+        out.append(SystemPoint(system, sent, *heights, without, epsilon))
     return out
 
 
@@ -120,6 +136,10 @@ def _keys(shown: Sequence[SystemPoint], rows: Sequence[Row]) -> list[Mark]:
         keys.append(Mark(f"{columns.worst_case(rows)} over the attacks", WORST, "o"))
     if any(point.clean is not None or not point.system.worst for point in shown):
         keys.append(Mark("no attack", INK, "o", hollow=True))
+    shapes = {point.key.marker for point in shown}
+    if shapes != {"o"}:
+        said = {"o": "no guarantee", "D": f"ε ≤ {STRONG:g}", "s": f"ε > {STRONG:g}"}
+        keys += [Mark(text, FAINT, shape) for shape, text in said.items() if shape in shapes]
     return [*keys, Mark("Pareto front: nobody is better in both", COLOURS[0], line="-")]
 
 

@@ -1,10 +1,10 @@
 """The demo's worst cases and pictures in the documentation, and on other processors.
 
 ``python benchmarks/demo.py`` plays `fedbench attack` here, puts its worst cases between the two
-marks of docs/results/demo.md and its chart into docs/demo.png. With ``--processors`` it plays the demo again
-with the kernels of other processors and prints every cell's mean beside the one here, so that it
-can be held against the standard deviation over the seeds. Records stay in ``--out``: what is there
-is not played again.
+marks of docs/results/demo.md and its chart into docs/demo.png. With ``--processors`` it plays the
+demo again with the kernels of other processors and prints every cell's mean beside the one here, so
+that it can be held against the standard deviation over the seeds. Records stay in ``--out``: what
+is there is not played again.
 """
 
 from __future__ import annotations

@@ -18,6 +18,11 @@ class Given(Dataset):
     data: Data
 
     @property
+    def name(self) -> str:
+        """Name that its owner gave it, in kebab case."""
+        return registry.kebab(self.data.title) or "given"
+
+    @property
     def identity(self) -> str:
         """SHA-256 of the samples and of how they are normalised, in hex."""
         return self.data.identity

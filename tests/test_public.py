@@ -290,9 +290,7 @@ def test_what_is_no_scenario_is_refused_in_one_line() -> None:
     text: Any = "fedavg"
     with pytest.raises(ConfigError, match=r"^play must be given a fedbench.Scenario, got 'f"):
         play(text)
-    with pytest.raises(
-        ConfigError, match=r"^sweep must be given a fedbench.Scenario, got 'f"
-    ):
+    with pytest.raises(ConfigError, match=r"^sweep must be given a fedbench.Scenario, got 'f"):
         sweep([text])
 
 

@@ -301,3 +301,9 @@ def test_a_sweep_at_the_top_level_of_a_script_says_where_it_must_stand(tmp_path:
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)
     assert done.returncode == 1
     assert 'sweep must stand below `if __name__ == "__main__":` in a script' in done.stderr
+
+
+def test_samples_that_are_no_data_are_refused_with_the_function_that_makes_them() -> None:
+    pair: Any = (torch.zeros(2, 3), torch.zeros(2))
+    with pytest.raises(ConfigError, match=r"^Scenario.dataset must be .*from_arrays\(x, y\)$"):
+        Scenario(dataset=pair)

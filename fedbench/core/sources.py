@@ -1,5 +1,6 @@
 """Source code of plug-ins: the file, or the notebook cell, of a class, and its SHA-256."""
 
+import dataclasses
 import hashlib
 import inspect
 import linecache
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import FunctionType
+
+PLAIN = (bool, int, float, str)  # types of values that are part of a source without a file
 
 
 @dataclass(frozen=True)
@@ -29,18 +32,49 @@ def source_of(made: type | FunctionType) -> SourceFile:
     """Return the source of a class or a function: its file, its notebook cell, or its byte code.
 
     A cell is what Python's `linecache` holds of it. What was typed at a prompt has neither; there
-    the digest is that of the compiled code.
+    the digest is that of the compiled code. Without a file it also covers the numbers and texts
+    that the class has as attributes, and those that its methods read from the cells before it.
     """
+    functions = [made] if isinstance(made, FunctionType) else _methods(made)
+    # Of a class that was typed after a script had run, Python names the script.
+    typed = any(map(_is_typed, functions))
     try:
-        return source_at(inspect.getfile(made))
+        return source_at("" if typed else inspect.getfile(made))
     except (TypeError, OSError):  # Python takes what __main__ defines without a file as built in
-        members = [made] if isinstance(made, FunctionType) else vars(made).values()
-        codes = [member.__code__ for member in members if type(member) is FunctionType]
-        cells = (linecache.getlines(code.co_filename) for code in codes)
-        lines = next(filter(None, cells), None)
+        codes = [function.__code__ for function in functions]
+        lines = next(filter(None, (linecache.getlines(code.co_filename) for code in codes)), None)
+        # Version 2 has no references, which depend on what else holds a constant.
+        compiled = b"".join(marshal.dumps(code, 2) for code in codes)
+        content = compiled if lines is None else "".join(lines).encode()
+        read = [
+            (name, function.__globals__[name])
+            for function in functions
+            for name in function.__code__.co_names
+            if name in function.__globals__
+        ]
+        plain = [
+            (n, x) for n, x in (*vars(made).items(), *read) if type(x) in PLAIN and n[0] != "_"
+        ]
+        content += repr(plain).encode() if plain else b""
         named = f"<{made.__module__}.{made.__qualname__}>"
-        content = b"".join(map(marshal.dumps, codes)) if lines is None else "".join(lines).encode()
         return SourceFile(named, hashlib.sha256(content).hexdigest())
+
+
+def _methods(made: type) -> list[FunctionType]:
+    """Return the functions of a class that no file has: of its methods and properties."""
+    members = [
+        getattr(member, "__func__", getattr(member, "fget", getattr(member, "func", member)))
+        for member in vars(made).values()
+    ]
+    functions = [member for member in members if isinstance(member, FunctionType)]
+    # A dataclass has a __repr__ of Python's own file.
+    return [f for f in functions if f.__code__.co_filename != dataclasses.__file__]
+
+
+def _is_typed(function: FunctionType) -> bool:
+    """Tell whether a function is of no file, nor one that `dataclasses` has made."""
+    path = function.__code__.co_filename
+    return path != "<string>" and not os.path.isfile(path)
 
 
 def each_once(sources: Iterable[SourceFile]) -> list[SourceFile]:

@@ -40,7 +40,7 @@ class Data:
     std: tuple[float, ...] = ()
     owner: Tensor | None = None  # ``(N,)`` int64 user of each sample, where the data set has users
     origin: tuple[str, str] = ("", "")  # name that it was loaded under, and its `identity` then
-    title: str = ""  # name for people, of data of one's own; it is in no `identity`
+    title: str = ""  # name for people, of data of one's own; it is not in `identity`
     # Number of published training samples, which come first; the others are the published test
     # samples. None if there is no published split.
     trained: int | None = None

@@ -49,7 +49,7 @@ def from_arrays(
         normalise: Subtract the mean and divide by the deviation; by default those of the samples,
             or of the published training samples if there are any.
         trained: Number of published training samples, which come first, for ``split="published"``.
-        name: Name for tables. It is not in the identity of a run; the samples are.
+        name: Name for tables and records.
 
     Raises:
         ConfigError: Shapes, types or labels that cannot be classified.

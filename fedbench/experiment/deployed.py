@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ class DeployedModel:
     """
 
     network: Network
-    members: tuple[Tree, ...]
+    members: tuple[Tree, ...] = field(repr=False)
 
     def state_dict(self) -> Tree:
         """Return the weights by their names, on the CPU; `ConfigError` for an ensemble.
@@ -60,8 +60,9 @@ class DeployedModel:
     def save(self, path: Path | str, record: Record | None = None) -> None:
         """Write the weights as safetensors, whole or not at all.
 
-        An ensemble's members have their number in front of each name, as in ``0.conv1``. The
-        metadata hold the number of members and, if given, id and scenario of the ``record``.
+        The file has all that `state_dict` has; an ensemble's members have their number in front of
+        each name, as in ``0.conv1``. The metadata hold the number of members and, if given, id and
+        scenario of the ``record``.
         """
         from safetensors.torch import save
 
@@ -69,7 +70,7 @@ class DeployedModel:
         tensors = {
             f"{number}.{name}" if many else name: x.detach().cpu().clone()  # which may share memory
             for number, tree in enumerate(self.members)
-            for name, x in tree.items()
+            for name, x in (self.network.untrained | tree).items()
         }
         about = {"members": str(len(self.members))}
         if record is not None:

@@ -18,6 +18,11 @@ class Given(Dataset):
     data: Data
 
     @property
+    def name(self) -> str:
+        """Name that its owner gave it, in kebab case."""
+        return registry.kebab(self.data.title) or "given"
+
+    @property
     def identity(self) -> str:
         """SHA-256 of the samples and of how they are normalised, in hex."""
         return self.data.identity
@@ -54,6 +59,11 @@ def text_of(kind: str, value: Any) -> str:
         from fedbench.models.modules import ModuleModel
 
         value = ModuleModel(module=value)
+    if kind == "dataset" and not registry.is_plugin(kind, type(value)):
+        raise ConfigError(
+            f"Scenario.dataset must be the name of a data set or samples, got {shown(value)}; "
+            "write fedbench.data.own.from_arrays(x, y)"
+        )
     identity = getattr(value, "identity", None)
     if kind in ("dataset", "model") and isinstance(identity, str):
         name = f"{registry.kebab(getattr(value, 'name', type(value).__name__))}-{identity[:16]}"

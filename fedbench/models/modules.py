@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
-from types import FunctionType
 from typing import Literal
 
 import torch
@@ -22,6 +21,7 @@ from fedbench.core.rng import Key
 from fedbench.core.sources import source_of
 from fedbench.core.trees import Tree
 from fedbench.models.draws import draws_globally, own_draws
+from fedbench.models.fingerprints import described
 from fedbench.models.layers import Pass, take_over
 from fedbench.models.models import Model
 from fedbench.models.network import Image, Network, Step
@@ -43,7 +43,8 @@ class ModuleModel(Model):
     never travel. Means and variances of batch norm are running statistics.
 
     Args:
-        module: An instance, or a function without arguments that returns one, such as its class.
+        module: An instance, which is copied, or a function without arguments that returns one, such
+            as its class.
         weights: Patterns (``fnmatch``) of the parameters that masks, rankings and pruning cover; by
             default the weights of linear and convolution layers.
         init: First weights: ``given``, those of the instance, alike for all seeds, or what the
@@ -64,6 +65,8 @@ class ModuleModel(Model):
         require(f"{name}.init", self.init, self.init in ("given", "fresh"), "given or fresh")
         listed = not isinstance(self.weights, str)
         require(f"{name}.weights", self.weights, listed, "a tuple of names or patterns")
+        if isinstance(self.module, nn.Module):  # later training of the caller's changes no scenario
+            object.__setattr__(self, "module", copy.deepcopy(self.module))
 
     @property
     def name(self) -> str:
@@ -73,51 +76,54 @@ class ModuleModel(Model):
         maker = self.module.func if isinstance(self.module, partial) else self.module
         return str(getattr(maker, "__name__", type(self).__name__)).strip("<>_")
 
-    @property
+    @cached_property
     def identity(self) -> str:
-        """SHA-256 of source, structure and choices, and of the values of an instance, in hex.
+        """SHA-256 of choices, source code, and the module itself (`described`), in hex.
 
-        Two functions of the same file that read other variables of it have the same one.
+        A function is called for it once, so that two functions of one file that make different
+        modules differ. `ConfigError` if it cannot be called without arguments.
         """
-        maker: object = type(self) if self.module is None else self.module
-        state: Tree = {}
-        if isinstance(self.module, nn.Module):
-            maker = type(self.module)
-            state = self.module.state_dict()
-        arguments = ""
-        if isinstance(maker, partial):
-            arguments = repr((maker.args, sorted(maker.keywords.items())))
-            maker = maker.func
-        code = maker if isinstance(maker, type | FunctionType) else type(maker)
-        structure = repr(self.module) if state else arguments
-        text = (
-            f"{source_of(code).sha256} {code.__qualname__} {structure} {self.weights} {self.init}"
-        )
-        hashed = hashlib.sha256(text.encode())
-        for name in sorted(state):
-            hashed.update(f"{name} {state[name].dtype} {tuple(state[name].shape)}".encode())
-            flat = state[name].detach().cpu().reshape(-1)
-            hashed.update(flat.view(torch.uint8).numpy().data)
+        hashed = hashlib.sha256(repr(self).encode())
+        if self.module is None:
+            hashed.update(source_of(type(self)).sha256.encode())
+        else:
+            with own_draws(Key(0)):
+                module = self._made(self._given)
+            hashed.update(described(module).encode())
         return hashed.hexdigest()
+
+    def _given(self) -> nn.Module:
+        """Return the module as it was given; of a function what it makes."""
+        if isinstance(self.module, nn.Module):
+            return self.module
+        assert self.module is not None
+        try:
+            return self.module()
+        except TypeError as error:
+            raise ConfigError(
+                f"{type(self).__name__}.module must make a module when it is called without "
+                f"arguments, got {error_line(error)}; use functools.partial"
+            ) from error
+
+    def _made(self, make: Make) -> nn.Module:
+        made = make()
+        if not isinstance(made, nn.Module):
+            raise ConfigError(
+                f"{type(self).__name__}.module must make a torch.nn.Module, got "
+                f"{type(made).__name__}"
+            )
+        return made
 
     def make(self, image: Image, classes: int) -> nn.Module:
         """Return the module for samples of this shape; it may draw from torch's generators."""
-        if isinstance(self.module, nn.Module):
-            return copy.deepcopy(self.module)
-        assert self.module is not None
-        return self.module()
+        return self._given()
 
     def build(self, image: Image, classes: int) -> Network:
         """Build the network; `ConfigError` if the module cannot be trained by these protocols."""
 
         def make() -> nn.Module:
-            made = self.make(image, classes)
-            if not isinstance(made, nn.Module):
-                raise ConfigError(
-                    f"{type(self).__name__}.module must make a torch.nn.Module, got "
-                    f"{type(made).__name__}"
-                )
-            return made
+            # A copy: a function may return one module of the caller's each time.
+            return copy.deepcopy(self._made(lambda: self.make(image, classes)))
 
         require("classes", classes, classes >= 1, ">= 1")
         fixed = isinstance(self.module, nn.Module) and self.init == "given"

@@ -1,6 +1,7 @@
 """Play from Python: one scenario, or many of them."""
 
 from collections.abc import Iterable, Sequence
+from multiprocessing import current_process
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, overload
@@ -8,6 +9,7 @@ from typing import Literal, overload
 from fedbench import run
 from fedbench.analysis.results import Results
 from fedbench.core import registry
+from fedbench.core.blame import shown
 from fedbench.core.errors import ConfigError
 from fedbench.data.datasets import Data
 from fedbench.experiment.callbacks import Follower
@@ -96,6 +98,7 @@ def play(
     """
     models: list[DeployedModel] = []
     with in_python():
+        require_scenario("play", scenario)
         if isolate:
             require_installed(scenario, "isolate", ("attack", "defense"))
         record = run.play(
@@ -132,7 +135,8 @@ def sweep(
     others: they are played, and then its error is raised.
 
     Plug-ins, models and data that were given as objects live in this process alone, so such runs
-    are played here, one after the other, whatever ``workers`` says.
+    are played here, one after the other, whatever ``workers`` says. Other runs are played by
+    processes that import the script first, which must call it below ``if __name__ == "__main__":``.
 
     >>> import fedbench
     >>> tiny = fedbench.Scenario(clients=4, per_round=2, rounds=1, epochs=1)
@@ -157,6 +161,8 @@ def sweep(
     """
     given = [scenarios] if isinstance(scenarios, Scenario) else list(scenarios)
     with in_python():
+        for scenario in given:
+            require_scenario("sweep", scenario)
         options = Options(
             device=device,
             executor=executor,
@@ -175,6 +181,7 @@ def sweep(
                 require_installed(scenario, "isolate", ("attack", "defense"))
         engine: Engine = HereEngine(options)
         if not here:
+            require_main()
             engine = LocalEngine(options, options.processes(len(distinct)))
         with TemporaryDirectory() as nowhere:
             folder = Path(nowhere if out is None else out)
@@ -191,6 +198,24 @@ def sweep(
 def is_here(scenario: Scenario) -> bool:
     """Tell whether this process alone knows a part of the scenario."""
     return any(registry.is_here(kind, getattr(scenario, kind)) for kind in PLUGINS)
+
+
+def require_scenario(function: str, given: object) -> None:
+    """Raise `ConfigError` for what is no scenario."""
+    if not isinstance(given, Scenario):
+        raise ConfigError(
+            f"{function} must be given a fedbench.Scenario, got {shown(given)}; write "
+            "fedbench.Scenario(protocol=..., attack=...)"
+        )
+
+
+def require_main() -> None:
+    """Raise `ConfigError` in a process that imports the script which has started it."""
+    if getattr(current_process(), "_inheriting", False):
+        raise ConfigError(
+            'sweep must stand below `if __name__ == "__main__":` in a script, which its processes '
+            "import, got a call at the top level; move it there"
+        )
 
 
 def require_installed(scenario: Scenario, subject: str, kinds: Iterable[str]) -> None:

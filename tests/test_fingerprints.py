@@ -1,0 +1,143 @@
+"""What a run's id knows of a module of one's own: all that changes its numbers."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from own_models import Dropping, Plain
+from torch import Tensor, nn
+
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
+from fedbench.experiment.scenario import Scenario
+from fedbench.models.fingerprints import written
+from fedbench.models.modules import ModuleModel
+
+
+class Scaled(nn.Module):
+    """A linear layer, what is applied to it, and by how much."""
+
+    def __init__(self, act: Callable[[Tensor], Tensor] = torch.relu, scale: float = 1.0) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+        self.act = act
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden: Tensor = self.layer(x.flatten(1))
+        return self.act(hidden) * self.scale
+
+
+class Factory:
+    """Width of the networks that `build` makes."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def build(self) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, self.width), nn.Linear(self.width, 10))
+
+
+def seeded(act: Callable[[Tensor], Tensor] = torch.relu, scale: float = 1.0) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Scaled(act, scale)
+
+
+def frozen() -> nn.Module:
+    module = seeded()
+    next(module.parameters()).requires_grad_(False)
+    return module
+
+
+def test_modules_that_compute_otherwise_have_other_names_though_their_weights_are_alike() -> None:
+    times = [lambda x, by=by: x * by for by in (2.0, 3.0)]  # of one line
+    makers = [
+        *(seeded(), seeded(torch.tanh), seeded(scale=2.0), frozen()),
+        *map(seeded, times),
+        *(partial(seeded, scale=by) for by in (4.0, 5.0)),
+        *(lambda by=by: seeded(scale=by) for by in (6.0, 7.0)),
+        *(lambda: seeded(torch.sin), lambda: seeded(torch.cos)),
+        *(Factory(width).build for width in (8, 16)),
+    ]
+    assert len({Scenario(model=maker).model for maker in makers}) == len(makers) == 14
+    for again in (seeded, lambda: seeded(scale=2.0), Factory(8).build):
+        assert Scenario(model=again).model == Scenario(model=again).model
+
+
+def test_a_scenario_keeps_the_weights_that_its_module_had() -> None:
+    module = seeded()
+    model = ModuleModel(module=module)
+    before = model.build((1, 8, 8), 10).init(Key(0))["layer.weight"].clone()
+    with torch.no_grad():
+        next(module.parameters()).mul_(2)
+    assert torch.equal(model.build((1, 8, 8), 10).init(Key(0))["layer.weight"], before)
+
+
+def test_a_module_that_a_function_returns_each_time_is_left_as_it_is() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10)).double()
+    weights = module.state_dict()["1.weight"].clone()
+    model = ModuleModel(module=lambda: module, init="fresh")
+    model.build((1, 8, 8), 10).init(Key(0))
+    after = module.state_dict()["1.weight"]
+    assert after.dtype == torch.float64
+    assert torch.equal(after, weights)
+    assert "forward" not in vars(module[2])
+
+
+def test_a_class_that_needs_arguments_is_refused_in_one_line() -> None:
+    class Wide(Plain):
+        def __init__(self, width: int) -> None:
+            super().__init__(width)
+
+    with pytest.raises(ConfigError, match=r"without arguments, got TypeError.*functools.partial"):
+        Scenario(model=Wide)
+    assert Scenario(model=partial(Wide, 64)).model != Scenario(model=Dropping).model
+
+
+def test_what_is_written_has_no_address_and_tells_values_apart() -> None:
+    values = [None, 1, 1.0, "1", [1], {"1": 1}, torch.ones(1), torch.ones(2), torch.relu, Plain]
+    texts = [written(value) for value in values]
+    assert len(set(texts)) == len(values)
+    assert "0x" not in written([object(), torch.relu, Plain, partial(max, 1), lambda: 1])
+
+
+TYPED = """
+from dataclasses import dataclass
+from fedbench.api import Attack
+from fedbench.core.sources import source_of
+
+BY = 2.0
+
+@dataclass(frozen=True, kw_only=True)
+class Typed(Attack):
+    times = 1.0
+
+    @property
+    def share(self):
+        return 0.5
+
+    def craft(self, view, memory):
+        return view.own.nearest(BY * self.times * self.share * view.own.values()), memory
+
+print(source_of(Typed).sha256)
+"""
+
+
+def test_a_class_that_was_typed_at_a_prompt_has_the_digest_of_its_own_code() -> None:
+    edits = [
+        ("", ""),
+        ("BY = 2.0", "BY = 3.0"),
+        ("s = 1.0", "s = 4.0"),
+        ("0.5", "0.6"),
+        ("* s", "/ s"),
+    ]
+    digests = []
+    for old, new in (*edits, ("", "")):
+        line = [sys.executable, "-c", TYPED.replace(old, new, 1)]
+        digests.append(subprocess.run(line, capture_output=True, text=True, check=True).stdout)
+    assert digests[0] == digests[-1]
+    assert len(set(digests)) == len(edits)

@@ -69,6 +69,13 @@ def test_a_rule_that_does_not_end_has_that_as_its_finding() -> None:
     time.sleep(0.1)  # the alarm is off
 
 
+def test_rows_on_which_ties_decide_say_nothing_of_a_definition() -> None:
+    def first(x: torch.Tensor) -> torch.Tensor:
+        return x[0]
+
+    assert checks.agreement(checks.asked("mean"), first) is None  # its order decides every time
+
+
 def test_answers_that_a_seed_decides_are_found() -> None:
     assert checks.repeats(checks.asked("median"), checks.asked("median", seed=3)) is None
     assert "under another seed" in str(checks.repeats(lambda x: x[0], lambda x: x[1]))

@@ -17,6 +17,7 @@ class Subject:
         shifts: Whether a vector added to all rows should come back added to the answer.
         exact: Whether its paper defines one answer, and ours is it: not a few steps towards one,
             nor a rule that ours changes.
+        untied: Rows of one dimension that are compared, where ties decide on most others.
     """
 
     text: str
@@ -25,6 +26,7 @@ class Subject:
     tolerates: int = F
     shifts: bool = True
     exact: bool = True
+    untied: tuple[float, ...] = ()
 
 
 KRUM = "Blanchard et al., NeurIPS 2017, section 4: n - f - 2 neighbours"
@@ -38,6 +40,10 @@ CLIP = "Karimireddy et al., ICML 2021, centered clipping: from the last answer, 
 EIGENVALUE = "Allouah et al., ICML 2023, arXiv:2302.04787, SMEA: the largest eigenvalue"
 FILTER = "Allouah et al., ICML 2025, arXiv:2505.01874, Algorithm 2: the dominant eigenvector"
 
+# Bulyan's last picks are between rows with equal scores. Here every order of them has the answer
+# 10: a search over all of them found these rows.
+UNTIED = (15.0, -15.0, -5.0, 13.0, -20.0, -13.0, 0.0, 19.0, 6.0, 11.0, -14.0)
+
 SUBJECTS = {
     "flwr": (
         Subject("flwr:FedAvg", "mean", "McMahan et al., AISTATS 2017, Algorithm 1", 0),
@@ -45,7 +51,7 @@ SUBJECTS = {
         Subject(f"flwr:FedTrimmedAvg,f={F}", f"trimmed-mean:f={F}", TRIMMED),
         Subject(f"flwr:Krum,f={F}", f"krum:f={F}", KRUM),
         Subject(f"flwr:MultiKrum,f={F},m=5", f"multi-krum:f={F},m=5", KRUM),
-        Subject(f"flwr:Bulyan,f={F}", f"bulyan:f={F}", BULYAN),
+        Subject(f"flwr:Bulyan,f={F}", f"bulyan:f={F}", BULYAN, untied=UNTIED),
     ),
     "byzfl": (
         Subject("byzfl:Median", "median", MEDIAN),

@@ -9,17 +9,22 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import fedbench
 from fedbench.cli import main
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, Incompatible
+from fedbench.core.rng import Key
+from fedbench.data.own import from_arrays
 from fedbench.deployment import example, flower, flower_app
-from fedbench.deployment.client import Client
+from fedbench.deployment.client import Client, Samples
 from fedbench.deployment.draws import FromSystem, SystemKey
 from fedbench.deployment.server import Server
 from fedbench.deployment.settings import Settings
+from fedbench.deployment.task import network_of, samples_of
 from fedbench.experiment.state_bytes import encode
+from fedbench.models.modules import ModuleModel
 
 SEED = 3
 SMALL = Settings(rounds=3, clients=6, per_round=4, epochs=1, declared=0.2, rehearse=SEED)
@@ -108,6 +113,71 @@ def test_what_needs_the_harness_is_refused_in_one_line(fields: dict[str, Any], l
 def test_noise_is_never_rehearsed() -> None:
     with pytest.raises(ConfigError, match="rehearse must be -1 with a mechanism"):
         dataclasses.replace(SMALL, mechanism="dp-sgd")
+
+
+def small_module() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+
+
+OWN = {  # what task.model() may return
+    "module": small_module,
+    "function": lambda: small_module,
+    "instance": lambda: ModuleModel(module=small_module()),
+}
+
+
+@pytest.mark.parametrize("protocol", ["fedavg", "fedpm", "fedmrn"])  # the last two freeze weights
+@pytest.mark.parametrize("kind", OWN)
+def test_a_module_and_arrays_of_ones_own_train_in_both_halves(kind: str, protocol: str) -> None:
+    settings = dataclasses.replace(SMALL, protocol=protocol, clients=2, per_round=2, rounds=2)
+    server = Server(settings, network_of(OWN[kind], (1, 8, 8), 10))
+    torch.manual_seed(5)  # another process: another state of torch's generator
+    client = Client(settings, network_of(OWN[kind], (1, 8, 8), 10))
+    ends = (server.shared.network, client.shared.network)
+    drawn = [network.init(Key(1)) for network in ends]
+    assert all(torch.equal(drawn[0][name], drawn[1][name]) for name in drawn[0])
+    digits = [example.digits(i, 2, SEED) for i in range(2)]
+    images = [torch.cat([own.x, own.test_x]) * 2 + 3 for own in digits]
+    pools = [
+        from_arrays(x, torch.cat([own.y, own.test_y]), 10, mean=[3], std=[2], trained=len(own.y))
+        for x, own in zip(images, digits, strict=True)
+    ]
+    samples = [samples_of(pool) for pool in pools]
+    for given, own in zip(samples, digits, strict=True):
+        assert torch.allclose(given.x, own.x, atol=1e-5)
+        assert torch.equal(given.test_y, own.test_y)
+    for i, own in enumerate(samples):
+        server.enrol(i, len(own.y))
+    before = server.models(0)[0]
+    for step in range(2):
+        ids = server.sample(range(2), step)
+        sent = {
+            r.number: client.train(r, samples[r.number], b"")[0] for r in server.open(ids, step)
+        }
+        assert server.close(sent, ids, step).accepted == 2
+    after = server.models(1)[0]
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    right, count = client.evaluate(encode([after]), samples[0])
+    assert count == len(samples[0].test_y)
+    assert 0 <= right <= count
+
+
+def test_what_is_no_model_or_no_data_of_it_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"task\.model\(\) must return a torch\.nn\.Module"):
+        network_of(lambda: 3, (1, 8, 8), 10)
+    with pytest.raises(ConfigError, match=r"task\.data\(\) must be Samples or"):
+        samples_of([1, 2])
+    client = Client(SMALL, example.lenet())
+    server = Server(SMALL, example.lenet())
+    server.enrol(0, 1)
+    (request,) = server.open([0], 0)
+    for x, y, line in (
+        (torch.zeros(1, 1, 9, 9), 0, r"samples \(1, 8, 8\), got \(1, 9, 9\)"),
+        (torch.zeros(1, 1, 8, 8), 10, r"labels from 0 to 9, got \(10, 10\)"),
+    ):
+        label = torch.tensor([y])
+        with pytest.raises(ConfigError, match=line):
+            client.train(request, Samples(x, label, x, label), b"")
 
 
 @pytest.mark.slow

@@ -1,10 +1,15 @@
 """Checks of rules of other projects: what holds passes, and a defect is found."""
 
+import gc
+import time
+
 import pytest
 import torch
 
-from fedbench.core.errors import ConfigError
+from fedbench.core.errors import ConfigError, PluginError
 from fedbench.verify import checks
+from fedbench.verify.subjects import SUBJECTS, UNTRIED, Subject
+from fedbench.verify.time_limit import time_limit
 
 
 def test_a_rule_of_ours_passes_every_check() -> None:
@@ -35,14 +40,14 @@ def test_distances_of_whole_models_by_products_in_float32_are_found() -> None:
 
 
 def test_a_rule_that_raises_has_that_as_its_finding() -> None:
-    subject = checks.Subject("krum:f=9", "krum:f=2", "nowhere")
+    subject = Subject("krum:f=9", "krum:f=2", "nowhere")
     assert all("raises" in found.detail for found in checks.verify(subject))
 
 
 @pytest.mark.peers
 def test_trimmed_means_of_three_projects_keep_every_property() -> None:
     texts = ("byzfl:TrMean,f=2", "byzpy:CoordinateWiseTrimmedMean,f=2")
-    subjects = [s for package in checks.SUBJECTS.values() for s in package if s.text in texts]
+    subjects = [s for package in SUBJECTS.values() for s in package if s.text in texts]
     assert len(subjects) == 2
     for subject in subjects:
         assert all(found.holds for found in checks.verify(subject)), subject
@@ -50,10 +55,82 @@ def test_trimmed_means_of_three_projects_keep_every_property() -> None:
 
 @pytest.mark.peers
 def test_a_krum_of_n_minus_f_minus_1_neighbours_is_found() -> None:
-    (krum,) = (s for s in checks.SUBJECTS["byzfl"] if s.text.startswith("byzfl:Krum"))
+    (krum,) = (s for s in SUBJECTS["byzfl"] if s.text.startswith("byzfl:Krum"))
     found = {finding.check: finding for finding in checks.verify(krum)}
     assert not found["agrees"].holds
     assert found["far rows"].holds
+
+
+def test_a_rule_that_does_not_end_has_that_as_its_finding() -> None:
+    with pytest.raises(TimeoutError, match=r"not ended in 0\.05 seconds"), time_limit(0.05):
+        time.sleep(5)
+    with time_limit(0.05):
+        pass
+    time.sleep(0.1)  # the alarm is off
+
+
+def test_rows_on_which_ties_decide_say_nothing_of_a_definition() -> None:
+    def first(x: torch.Tensor) -> torch.Tensor:
+        return x[0]
+
+    assert checks.agreement(checks.asked("mean"), first) is None  # its order decides every time
+
+
+def test_answers_that_a_seed_decides_are_found() -> None:
+    assert checks.repeats(checks.asked("median"), checks.asked("median", seed=3)) is None
+    assert "under another seed" in str(checks.repeats(lambda x: x[0], lambda x: x[1]))
+
+
+def test_every_rule_of_a_package_is_tried_or_says_why_not() -> None:
+    from fedbench.peers.byzfl import ByzFLRule
+    from fedbench.peers.byzpy import ByzPyRule
+    from fedbench.peers.flower import FlowerRule
+
+    for rule in (ByzFLRule, ByzPyRule, FlowerRule):
+        tried = {s.text.partition(":")[2].partition(",")[0] for s in SUBJECTS[rule.package]}
+        untried = set(UNTRIED[rule.package])
+        assert tried | untried == set(rule.arguments)
+        assert not tried & untried
+
+
+@pytest.mark.peers
+def test_a_rule_without_an_f_is_asked_outside_of_a_run() -> None:
+    x = torch.tensor([[1.0], [2.0], [6.0]])
+    for text in ("flwr:FedMedian", "byzfl:Median", "byzpy:CoordinateWiseMedian"):
+        assert checks.asked(text)(x).tolist() == [2.0]
+    assert checks.asked("flwr:FedTrimmedAvg,beta=0.4")(x).tolist() == [2.0]
+    with pytest.raises(PluginError, match="f must be given outside of a run"):
+        checks.asked("byzfl:TrMean")(x)
+
+
+@pytest.mark.peers
+def test_bulyan_of_flower_leaves_the_garbage_of_this_process_alone() -> None:
+    frozen = gc.get_freeze_count()
+    ages = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            ages.append(gc.get_freeze_count())
+
+    rule = checks.asked("flwr:Bulyan,f=2")
+    gc.callbacks.append(note)
+    try:
+        rule(checks.rows(0))
+    finally:
+        gc.callbacks.remove(note)
+    assert len(ages) >= 7  # one for each selected row
+    assert min(ages) > 10_000
+    assert gc.get_freeze_count() == frozen
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("text", ["byzfl:CAF,f=2", "byzpy:CAF,f=2"])
+def test_a_filter_that_far_rows_stop_is_found(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "SECONDS", 1)
+    (subject,) = (s for package in SUBJECTS.values() for s in package if s.text == text)
+    found = {finding.check: finding for finding in checks.verify(subject)}
+    assert found["far rows"].detail == "does not end in 1 seconds"
+    assert found["repeats"].holds == text.startswith("byzpy")  # it draws by one seed, always
 
 
 def test_an_unknown_package_is_one_line() -> None:

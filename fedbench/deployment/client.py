@@ -85,6 +85,7 @@ class Client:
 
         ``kept`` is what the last call returned; empty at first.
         """
+        self._require_fit(samples)
         broadcast = self._read(request)
         noise = self.draws.noise(request.step, request.number)
         key = self.draws.client(request.step, request.number, draws_noise(self.protocol))
@@ -115,6 +116,14 @@ class Client:
             return 0, 0
         hits, _ = taken_for(self.shared.network, ensemble, samples.test_x, samples.test_y)
         return int(hits.sum()), len(hits)
+
+    def _require_fit(self, samples: Samples) -> None:
+        network = self.shared.network
+        shape = tuple(samples.x.shape[1:])
+        require("task.data()", shape, shape == network.image, f"samples {network.image}")
+        labels = tuple(int(label) for label in samples.y.aminmax())
+        known = labels[0] >= 0 and labels[1] < network.classes
+        require("task.data()", labels, known, f"labels from 0 to {network.classes - 1}")
 
     def _read(self, request: Request) -> Payload:
         form = form_of(request.form)

@@ -1,7 +1,8 @@
 """A deployment in Flower: packets travel as bytes in messages, a client's memory in its context.
 
-Message API, flwr >= 1.26. A round of training is a message of type ``train`` each way; before the
-first one clients enrol (``query``), and evaluation sends them what is deployed (``evaluate``).
+Message API, tested with flwr 1.42. A round of training is a message of type ``train`` each way;
+before the first one clients enrol (``query``), and evaluation sends them what is deployed
+(``evaluate``).
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from fedbench.core.errors import ConfigError, FedbenchError
 from fedbench.deployment.client import Client, Request, Samples
 from fedbench.deployment.server import Server
 from fedbench.deployment.settings import Settings
+from fedbench.deployment.task import samples_of
 from fedbench.experiment.state_bytes import encode
 from fedbench.models.network import Network
 from fedbench.payload.packets import Packet
 
 Model = Callable[[], Network]
-Data = Callable[[int, int, Mapping[str, Any]], Samples]
+Data = Callable[[int, int, Mapping[str, Any]], Any]  # what `samples_of` takes
 KEPT = "fedbench"  # record of a client's context that holds its memory
 PAUSE = 0.5  # seconds between two looks at which clients are there
 PATIENCE = 600.0  # seconds that the server waits for clients
@@ -34,7 +36,7 @@ def flwr(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"{module} must be installed, got none; run pip install 'flwr[simulation]>=1.26'"
+            f"{module} must be installed, got none; run pip install 'flwr[simulation]==1.42.*'"
         ) from error
 
 
@@ -60,7 +62,7 @@ def client_app(model: Model, data: Data, config: Mapping[str, Any] | None = None
     def samples(context: Any) -> Samples:
         number = int(context.node_config.get("partition-id", -1))
         told = {**(config or {}), **context.run_config}
-        return data(number, Settings.of(told).clients, told)
+        return samples_of(data(number, Settings.of(told).clients, told))
 
     def client(context: Any) -> Client:
         return Client(Settings.of({**(config or {}), **context.run_config}), model())

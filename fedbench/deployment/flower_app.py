@@ -12,7 +12,7 @@ from pathlib import Path
 from fedbench.core.errors import ConfigError
 from fedbench.deployment.settings import Settings
 
-LEAST = "1.42"  # of flwr: what the tests run
+TESTED = "1.42.*"  # versions of flwr
 
 TASK = '''"""What this app trains: EDIT THIS FILE. Server and clients import it."""
 
@@ -20,23 +20,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedbench.deployment import example
-from fedbench.deployment.client import Samples
-from fedbench.models.network import Network
+
+SAMPLE = (1, 8, 8)  # shape of one sample: channels, height, width
+CLASSES = 10
 
 
-def model() -> Network:
-    """Return the network, the same at server and clients.
+def model() -> Any:
+    """Return the model, the same at server and clients.
 
-    One of `fedbench.models`, or a `torch.nn.Module` that `fedbench.models.modules` has wrapped.
+    A `torch.nn.Module`, a function that makes one, `fedbench.models.modules.ModuleModel`, or a
+    network of `fedbench.models`.
     """
     return example.lenet()
 
 
-def data(number: int, clients: int, config: Mapping[str, Any]) -> Samples:
+def data(number: int, clients: int, config: Mapping[str, Any]) -> Any:
     """Return this client's own samples; they never leave it.
 
     ``number`` is the ``partition-id`` of the node's configuration, -1 without one: then read what
-    lies on this machine. ``x`` is float32 ``(N, C, H, W)`` and normalised, ``y`` int64 ``(N,)``.
+    lies on this machine. `fedbench.data.own.from_arrays(x, y, mean=..., std=..., trained=...)`,
+    where mean and std are the same for all clients and samples from ``trained`` on are for tests;
+    or `fedbench.deployment.client.Samples`, float32 and normalised.
     """
     return example.digits(number, clients, max(int(config.get("rehearse", -1)), 0))
 '''
@@ -44,19 +48,21 @@ def data(number: int, clients: int, config: Mapping[str, Any]) -> Samples:
 SERVER = '''"""The server: fedbench's protocol and rule. Nothing to edit here."""
 
 from fedbench.deployment.flower import server_app
+from fedbench.deployment.task import network_of
 
-from {package}.task import model
+from {package}.task import CLASSES, SAMPLE, model
 
-app = server_app(model)
+app = server_app(lambda: network_of(model, SAMPLE, CLASSES))
 '''
 
 CLIENT = '''"""A client: it trains on its own data and sends bytes. Nothing to edit here."""
 
 from fedbench.deployment.flower import client_app
+from fedbench.deployment.task import network_of
 
-from {package}.task import data, model
+from {package}.task import CLASSES, SAMPLE, data, model
 
-app = client_app(model, data)
+app = client_app(lambda: network_of(model, SAMPLE, CLASSES), data)
 '''
 
 PROJECT = """[build-system]
@@ -72,7 +78,7 @@ requires-python = ">=3.11"
 # fedbench is not listed: it must be installed where Flower is, from its repository, since newer
 # versions of Flower install what is listed here from the public index, which does not have it (the
 # package called fedbench there is another one).
-dependencies = ["flwr[simulation]>={least}"]
+dependencies = ["flwr[simulation]=={tested}"]
 
 [tool.hatch.build.targets.wheel]
 packages = ["."]
@@ -94,9 +100,10 @@ output = ""
 
 README = """# {protocol} in Flower
 
-Written by `fedbench export flower`. Edit `{package}/task.py` (model and data), then:
+Written by `fedbench export flower`. Edit `{package}/task.py` (model and data), then, where fedbench
+and flwr 1.42 are installed:
 
-    pip install -e .   # and fedbench from its repository
+    export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
     flwr run . --stream --federation-config num-supernodes={clients}
 
 docs/how-to/flower.md of fedbench says how to run it on real machines, and which seeds are public.
@@ -119,7 +126,7 @@ def export(settings: Settings, out: Path) -> list[Path]:
         "package": package,
         "protocol": settings.protocol,
         "defense": plugins.defense_name,
-        "least": LEAST,
+        "tested": TESTED,
         "clients": settings.clients,
         "config": "\n".join(f"{k} = {json.dumps(v)}" for k, v in settings.config().items()),
     }

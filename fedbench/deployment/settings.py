@@ -123,8 +123,9 @@ class Settings:
         """Return what both ends know; `ConfigError` if no message carries the network."""
         if not isinstance(network, Network):
             raise ConfigError(
-                "task.model() must return a network of fedbench.models, got "
-                f"{type(network).__name__}; wrap a torch.nn.Module with fedbench.models.modules"
+                "a server and its clients must have a network of fedbench.models, got "
+                f"{type(network).__name__}; write fedbench.deployment.task.network_of(make, sample,"
+                " classes) for a function that makes it"
             )
         seed = self.public_seed
         if self.rehearse >= 0:

@@ -1,5 +1,6 @@
 """Flower's strategies as rules: ``--defense flwr:Krum``."""
 
+import gc
 import importlib
 import logging
 from collections.abc import Iterator
@@ -55,6 +56,10 @@ class FlowerRule(ForeignRule):
     m: int | None = field(default=None, metadata=UNWRITTEN)
     beta: float | None = field(default=None, metadata=UNWRITTEN)
 
+    @property
+    def lacks_f(self) -> bool:
+        return self.beta is None and super().lacks_f
+
     def rows_needed(self) -> int:
         f = self.f or 0
         return {"Bulyan": 4 * f + 3, "FedTrimmedAvg": 2 * f + 1}.get(self.name, 1)
@@ -70,7 +75,7 @@ class FlowerRule(ForeignRule):
     def answered(self, rule: Any, x: Tensor, view: ServerView) -> Tensor:
         weights = view.weights.tolist()
         replies = [reply(row, weight) for row, weight in zip(x, weights, strict=True)]
-        with quiet():
+        with quiet(), little_garbage():
             arrays, _ = rule.aggregate_train(view.step + 1, replies)
         if arrays is None:
             raise ConfigError(f"flwr:{self.name} returned no arrays for {len(x)} rows; lower f")
@@ -89,6 +94,23 @@ def quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
+@contextmanager
+def little_garbage() -> Iterator[None]:
+    """Have collections of garbage look only at what is made from here on.
+
+    Bulyan collects once for each selected client; in a process with torch each takes most of a
+    second otherwise.
+    """
+    mine = gc.get_freeze_count() == 0  # else another part of the program froze objects itself
+    if mine:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if mine:
+            gc.unfreeze()
+
+
 def strategy(name: str) -> Any:
     """Return the class of a strategy of Flower's Message API."""
     here = installed_version("flwr")
@@ -96,7 +118,7 @@ def strategy(name: str) -> Any:
         return getattr(importlib.import_module(STRATEGIES), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"flwr {here} must have {STRATEGIES}.{name}; install flwr>=1.26"
+            f"flwr {here} must have {STRATEGIES}.{name}; install 'flwr==1.42.*'"
         ) from error
 
 

@@ -65,6 +65,10 @@ class ForeignRule(Defense[Any]):
             sharp=False,
         )
 
+    @property
+    def lacks_f(self) -> bool:
+        return "f" in self.arguments[self.name] and getattr(self, "f", None) is None
+
     def declared(self, f: int) -> Self:
         return self if getattr(self, "f", None) is not None else self.assuming(f)
 

@@ -10,9 +10,9 @@ from typing import Any
 from fedbench.core.errors import ConfigError, few, nearest, require
 
 INSTALLED_BY = {  # what pip is asked for
-    "flwr": "pip install 'flwr[simulation]>=1.26'",
-    "byzfl": "pip install byzfl",
-    "byzpy": "pip install --no-deps byzpy, which asks for an older torch",
+    "flwr": "pip install 'flwr[simulation]==1.42.*'",
+    "byzfl": "pip install byzfl==0.0.11",
+    "byzpy": "pip install --no-deps byzpy==0.1.4, which asks for an older torch",
 }
 
 

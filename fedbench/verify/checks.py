@@ -15,34 +15,16 @@ from torch import Tensor
 from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors
+from fedbench.testing.contracts import view_of
 from fedbench.testing.defenses import answer
+from fedbench.verify.subjects import Subject
+from fedbench.verify.time_limit import time_limit
 
 N = 11  # rows
-F = 2  # malicious ones; n >= 4 f + 3, so that Bulyan is defined
 FAR = 1e6
 TRIALS = 10
+SECONDS = 10  # that a property may take; most take less than one
 RATIO = 1e-3  # of an update's norm to that of the weights it is added to
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A rule of another project, and our rule of the same definition.
-
-    Args:
-        text: The foreign rule as ``--defense`` takes it.
-        ours: Our rule, with the same parameters.
-        paper: Where it is defined.
-        tolerates: Far rows, of `N`, that the definition survives.
-        shifts: Whether a vector added to all rows should come back added to the answer.
-        exact: Whether its paper defines one answer, and not a few steps towards one.
-    """
-
-    text: str
-    ours: str
-    paper: str
-    tolerates: int = F
-    shifts: bool = True
-    exact: bool = True
 
 
 @dataclass(frozen=True)
@@ -54,55 +36,18 @@ class Finding:
     detail: str = ""
 
 
-KRUM = "Blanchard et al., NeurIPS 2017, section 4: n - f - 2 neighbours"
-TRIMMED = "Yin et al., ICML 2018, Definition 2"
-MEDIAN = "Yin et al., ICML 2018, Definition 1"
-BULYAN = "El Mhamdi et al., ICML 2018, section 4: Krum again after each pick"
-MEAN_AROUND = "Xie et al., 2018, arXiv:1802.10116, mean around median"
-GEOMETRIC = "Pillutla et al., 2022, arXiv:1912.13445"
-NORMS = "Gupta and Vaidya, 2020: the n - f rows of least norm"
-
-SUBJECTS = {
-    "flwr": (
-        Subject("flwr:FedAvg", "mean", "McMahan et al., AISTATS 2017, Algorithm 1", 0),
-        Subject("flwr:FedMedian", "median", MEDIAN),
-        Subject(f"flwr:FedTrimmedAvg,f={F}", f"trimmed-mean:f={F}", TRIMMED),
-        Subject(f"flwr:Krum,f={F}", f"krum:f={F}", KRUM),
-        Subject(f"flwr:MultiKrum,f={F},m=5", f"multi-krum:f={F},m=5", KRUM),
-        Subject(f"flwr:Bulyan,f={F}", f"bulyan:f={F}", BULYAN),
-    ),
-    "byzfl": (
-        Subject("byzfl:Median", "median", MEDIAN),
-        Subject(f"byzfl:TrMean,f={F}", f"trimmed-mean:f={F}", TRIMMED),
-        Subject(f"byzfl:Meamed,f={F}", f"meamed:f={F}", MEAN_AROUND),
-        Subject(f"byzfl:Krum,f={F}", f"krum:f={F}", KRUM),
-        Subject(f"byzfl:MultiKrum,f={F}", f"multi-krum:f={F}", KRUM),
-        Subject("byzfl:GeometricMedian", "geometric-median", GEOMETRIC, exact=False),
-    ),
-    "byzpy": (
-        Subject("byzpy:CoordinateWiseMedian", "median", MEDIAN),
-        Subject(f"byzpy:CoordinateWiseTrimmedMean,f={F}", f"trimmed-mean:f={F}", TRIMMED),
-        Subject(f"byzpy:MeanOfMedians,f={F}", f"meamed:f={F}", MEAN_AROUND),
-        Subject(f"byzpy:Krum,f={F}", f"krum:f={F}", KRUM),
-        Subject(f"byzpy:MultiKrum,f={F}", f"multi-krum:f={F}", KRUM),
-        Subject("byzpy:GeometricMedian", "geometric-median", GEOMETRIC),
-        Subject(
-            f"byzpy:ComparativeGradientElimination,f={F}",
-            f"cge:f={F}",
-            NORMS,
-            tolerates=F,
-            shifts=False,
-        ),
-    ),
-}
-
 Rule = Callable[[Tensor], Tensor]
 
 
-def asked(text: str) -> Rule:
-    """Return a rule as a function from ``(n, k)`` float32 to ``(k,)``."""
+def asked(text: str, seed: int = 2) -> Rule:
+    """Return a rule as a function from ``(n, k)`` float32 to ``(k,)``; it draws by ``seed``."""
     rule = registry.load("defense", text)
-    return lambda x: answer(rule, FloatVectors(x))
+
+    def ask(x: Tensor) -> Tensor:
+        payload = FloatVectors(x)
+        return answer(rule, payload, view_of(payload, key=Key(seed)))
+
+    return ask
 
 
 def verify(subject: Subject) -> list[Finding]:
@@ -110,19 +55,23 @@ def verify(subject: Subject) -> list[Finding]:
     rule = asked(subject.text)
     ours = asked(subject.ours)
     checks: list[tuple[str, Callable[[], str | None]]] = [
+        ("repeats", lambda: repeats(rule, asked(subject.text, seed=3))),
         ("order", lambda: order(rule)),
         ("far rows", lambda: breakdown(rule, subject.tolerates)),
     ]
     if subject.shifts:
         checks += [("shift", lambda: shift(rule)), ("float32", lambda: precision(rule))]
     if subject.exact:
-        checks.append(("agrees", lambda: agreement(rule, ours)))
+        checks.append(("agrees", lambda: agreement(rule, ours, subject.untied)))
     findings = []
     for name, check in checks:
         try:
-            why = check()
+            with time_limit(SECONDS):
+                why = check()
         except Exception as error:  # foreign code: whatever it raises is a finding
-            why = f"raises {type(error).__name__}: {error}"[:200]
+            late = isinstance(error.__cause__ or error, TimeoutError)
+            raised = f"raises {type(error).__name__}: {error}"[:200]
+            why = f"does not end in {SECONDS} seconds" if late else raised
         findings.append(Finding(name, why is None, why or ""))
     return findings
 
@@ -130,6 +79,16 @@ def verify(subject: Subject) -> list[Finding]:
 def rows(trial: int, k: int = 6) -> Tensor:
     """Return ``(N, k)`` rows of a trial, standard Gaussian."""
     return Key(17).fold("verify", trial).normal(N, k)
+
+
+def repeats(rule: Rule, redrawn: Rule) -> str | None:
+    """Compare with the rule under another seed, where its paper defines an answer without any."""
+    for trial in range(TRIALS):
+        x = rows(trial)
+        error = float((rule(x) - redrawn(x)).abs().max())
+        if not error < 1e-4:
+            return f"rows({trial}) under another seed move the answer by {error:.3g}"
+    return None
 
 
 def order(rule: Rule) -> str | None:
@@ -187,14 +146,21 @@ def precision(rule: Rule) -> str | None:
     )
 
 
-def agreement(rule: Rule, ours: Rule) -> str | None:
-    """Compare with our rule of the same definition; the smallest example in one dimension first."""
-    for trial in range(4 * TRIALS):
+def agreement(rule: Rule, ours: Rule, untied: tuple[float, ...] = ()) -> str | None:
+    """Compare with our rule of the same definition; the smallest example in one dimension first.
+
+    Given ``untied`` rows of one dimension, on those alone.
+    """
+    for trial in range(1 if untied else 4 * TRIALS):
         x = (10 * rows(trial, 1)).round() if trial < 2 * TRIALS else rows(trial)
+        if untied:
+            x = torch.tensor(untied)[:, None]
         if trial < 2 * TRIALS and len(set(x[:, 0].tolist())) < N:
             continue  # ties, on which rules of one definition may differ
-        theirs = rule(x)
         mine = ours(x)
+        if not float((ours(x.flip(0)) - mine).abs().max()) < 1e-4:
+            continue  # a tie decides, here for the lower row
+        theirs = rule(x)
         error = float((theirs - mine).abs().max())
         if not error < 1e-2:
             shown = x[:, 0].tolist() if x.shape[1] == 1 else f"rows({trial})"

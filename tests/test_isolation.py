@@ -253,7 +253,9 @@ def test_an_isolated_plugin_finds_nothing_that_it_was_not_shown(install: Install
 READER = """
 from dataclasses import dataclass
 from pathlib import Path
+import os
 import socket
+import sqlite3
 import subprocess
 import numpy as np
 from sklearn.datasets import load_digits
@@ -271,6 +273,12 @@ class Reader(Attack):
         elif self.how == "dataset":
             from fedbench.experiment.prepare import load_pool
             load_pool("mnist-5k")
+        elif self.how == "renamed":
+            os.link(Path(__file__), Path(__file__).with_name("other.py"))
+        elif self.how == "memory":
+            open(f"/proc/{os.getppid()}/mem", "rb")
+        elif self.how == "database":
+            sqlite3.connect(":memory:")
         elif self.how == "network":
             socket.create_connection(("127.0.0.1", 9))
         elif self.how == "program":
@@ -280,7 +288,10 @@ class Reader(Attack):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["digits", "file", "dataset", "network", "program", "nothing"])
+@pytest.mark.parametrize(
+    "how",
+    ["digits", "file", "dataset", "network", "program", "renamed", "memory", "database", "nothing"],
+)
 def test_an_isolated_plugin_cannot_read_the_test_data(how: str, install: Install) -> None:
     install(READER, {"reader": "Reader"})
     if how == "nothing":

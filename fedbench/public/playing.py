@@ -189,7 +189,8 @@ def sweep(
                 watching = Following(Watcher(), callbacks)
                 tally = Sweep(engine, store, watching, retry_failed=True).play(distinct)
                 for failed, failure in tally.failed.items():
-                    raise ConfigError(f"{failed}: {failure}")
+                    kept = f"the others are in {out}" if out else "the others need out= to be kept"
+                    raise ConfigError(f"{failed}: {failure}; {kept}")
                 if tally.left:
                     raise KeyboardInterrupt
                 return Results(map(store.record, runs))

@@ -67,6 +67,12 @@ def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "perf_counter", lambda: sum(slept))
 
 
+@pytest.fixture(autouse=True)
+def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test see what another one has registered in this process."""
+    monkeypatch.setattr(registry, "_HERE", {})
+
+
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Install somebody else's package ``outsider``: its source, and per attack or rule its class.

@@ -66,7 +66,7 @@ def played(settings: Settings) -> tuple[float, int, int]:
 @pytest.mark.parametrize("protocol", registry.names("protocol"))
 @pytest.mark.edges("rosdhb-own")
 def test_two_halves_get_the_accuracy_and_the_bits_of_a_run(protocol: str, rule: str) -> None:
-    settings = dataclasses.replace(SMALL, protocol=protocol, defense=rule)
+    settings = dataclasses.replace(SMALL, protocol=protocol, defense=rule, per_round=5)
     try:
         settings.plugins()
     except Incompatible as error:

@@ -68,11 +68,6 @@ class Shifted(Attack):
     by: torch.Tensor = torch.zeros(1)  # noqa: RUF009
 
 
-@pytest.fixture(autouse=True)
-def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_HERE", {})
-
-
 def test_plugins_as_objects_play_what_their_texts_would() -> None:
     scenario = Scenario(attack=Louder(times=5), defense=Least(f=1), **TINY)
     assert (scenario.attack, scenario.defense) == ("louder:times=5", "least:f=1")

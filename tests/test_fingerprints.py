@@ -127,6 +127,7 @@ print(source_of(Typed).sha256)
 """
 
 
+@pytest.mark.slow
 def test_a_class_that_was_typed_at_a_prompt_has_the_digest_of_its_own_code() -> None:
     edits = [
         ("", ""),

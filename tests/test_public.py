@@ -228,6 +228,7 @@ def test_the_package_shows_what_it_offers_without_importing_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+@pytest.mark.slow
 def test_the_command_keeps_models_beside_records(tmp_path: Path, command: Any) -> None:
     options = ["--clients", 4, "--per-round", 2, "--rounds", 1, "--epochs", 1, "--malicious", 0]
     line = ["attack", "-p", "fedavg", "-a", "none", *options, "--seeds", 0, "--out", tmp_path]

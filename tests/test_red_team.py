@@ -243,6 +243,7 @@ def swapped(records: list[Record]) -> list[Record]:
     ]
 
 
+NOT_INSTALLED = dict(module="mine", package="", version="", url="", sha256="a" * 64)
 REFUSED: dict[str, tuple[str, Callable[[], list[Record]]]] = {
     "edited records, whose ids are of other content": (
         "id",
@@ -273,6 +274,10 @@ REFUSED: dict[str, tuple[str, Callable[[], list[Record]]]] = {
     "an oracle under its own name": (
         "one system",
         lambda: [changed(r, scenario__defense="oracle+median") for r in stage([0, 1, 2])],
+    ),
+    "a plug-in that only its own process knew": (
+        "one system",
+        lambda: [changed(r, sources=[NOT_INSTALLED]) for r in stage([0, 1, 2])],
     ),
 }
 

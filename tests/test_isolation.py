@@ -375,7 +375,7 @@ def test_a_state_that_nobody_needs_is_let_go_and_children_end() -> None:
 @pytest.mark.slow
 def test_a_child_ends_with_its_parent_whatever_it_does(install: Install, tmp_path: Path) -> None:
     """A worker that is killed while a hook never returns leaves nobody behind."""
-    number = tmp_path / "number"
+    number = tmp_path / "number.py"  # data it may not open
     given = install(SPIES, PLUGINS)
     program = (
         "from fedbench.run import play\nfrom fedbench.experiment.scenario import Scenario\n"

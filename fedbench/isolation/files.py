@@ -63,5 +63,9 @@ def _refuse(event: str, arguments: tuple[object, ...]) -> None:
     """Raise `PermissionError` for what an isolated process may not do."""
     if event in REFUSED:
         raise PermissionError(f"an isolated plug-in must compute only, got {event}")
-    if event == "open" and not may_open(arguments[0]):
-        raise PermissionError(f"an isolated plug-in must open no data, got {arguments[0]!r}")
+    if event != "open":
+        return
+    path, _, flags = arguments
+    new = isinstance(flags, int) and bool(flags & os.O_EXCL)  # a file that is made now has no data
+    if not new and not may_open(path):
+        raise PermissionError(f"an isolated plug-in must open no data, got {path!r}")

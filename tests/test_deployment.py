@@ -71,7 +71,12 @@ def test_two_halves_get_the_accuracy_and_the_bits_of_a_run(protocol: str, rule: 
         settings.plugins()
     except Incompatible as error:
         pytest.skip(str(error))
-    assert counted(settings) == played(settings)
+    accuracy, *traffic = counted(settings)
+    expected, *expected_traffic = played(settings)
+    assert traffic == expected_traffic
+    # Clients are evaluated in batches of their own, whose sums round differently: one of the 360
+    # answers may tip over.
+    assert accuracy == pytest.approx(expected, abs=1.01 / 360)
 
 
 def test_draws_of_a_deployment_have_no_seed_that_two_calls_share() -> None:

@@ -1,4 +1,4 @@
-"""What a run's id knows of a module of one's own: all that changes its numbers."""
+"""Ids of runs with a module of one's own: they change with all that changes the numbers."""
 
 import subprocess
 import sys

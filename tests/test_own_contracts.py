@@ -1,4 +1,4 @@
-"""What `check_model`, `check_dataset` and `check_partition` catch, each in one line."""
+"""Contract tests of models, data and partitions: each mistake is one line."""
 
 from dataclasses import dataclass, replace
 from typing import Any

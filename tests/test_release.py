@@ -1,4 +1,4 @@
-"""What a release needs: one version, a name that is ours, files that agree with pyproject.toml."""
+"""Readiness for a release: one version, a name of our own, files that agree with pyproject.toml."""
 
 import re
 import subprocess

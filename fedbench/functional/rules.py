@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -165,20 +165,28 @@ def filtered(label: str, instance: Prefilter, rows: Rows, given: dict[str, Any])
     return form.rows(forms.symbols(passed), sources)
 
 
-@cache
-def _rule(name: str, cls: Any) -> Callable[..., Any]:
-    label = python_name(name)
-    arguments = arguments_of(cls)
+def _calling(
+    label: str, cls: Any, arguments: Sequence[Argument], answer: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return a function of rows that makes the plug-in of its keywords, and asks it the rest."""
     fields = {argument.name for argument in fields_of(cls)}
 
     def function(x: Rows, **keywords: Any) -> Any:
         values = bound(label, arguments, keywords)
         params = checked_fields(label, cls, {k: v for k, v in values.items() if k in fields})
         instance = _made(label, cls, params)
-        return aggregate(label, instance, x, {k: v for k, v in values.items() if k not in fields})
+        return answer(label, instance, x, {k: v for k, v in values.items() if k not in fields})
 
+    return function
+
+
+@cache
+def _rule(name: str, cls: Any) -> Callable[..., Any]:
+    label = python_name(name)
+    arguments = arguments_of(cls)
     remembers = STATE in arguments
     returns = (tuple[Any, Any], ANSWER_AND_STATE) if remembers else (Any, ANSWER)
+    function = _calling(label, cls, arguments, aggregate)
     return described(function, label, cls, X, arguments, returns)
 
 
@@ -188,14 +196,7 @@ def _prefilter(name: str, cls: Any) -> Callable[..., Any]:
     if (why := refusal(cls)) is not None:
         raise ConfigError(f"{label} has no function: {why}")
     arguments = arguments_of(cls)
-    fields = {argument.name for argument in fields_of(cls)}
-
-    def function(x: Rows, **keywords: Any) -> Any:
-        values = bound(label, arguments, keywords)
-        params = checked_fields(label, cls, {k: v for k, v in values.items() if k in fields})
-        instance = _made(label, cls, params)
-        return filtered(label, instance, x, {k: v for k, v in values.items() if k not in fields})
-
+    function = _calling(label, cls, arguments, filtered)
     returns = (Any, "The rows that are handed on, in the form in which they came.")
     return described(function, label, cls, X, arguments, returns)
 

@@ -837,3 +837,22 @@ def test_bits_are_up_and_down_or_up_only() -> None:
     assert "Accuracy against uplink bits" in said
     with pytest.raises(ConfigError, match="bits must be total or uplink"):
         layout.View(bits="down")  # type: ignore[arg-type]
+
+
+def test_the_shape_of_a_point_is_its_epsilon_and_the_legend_says_which() -> None:
+    noisy = f"{NOISY}0.2"
+    found: Results = {
+        cell("fedavg", "mean", "none"): [record(cell("fedavg", "mean", "none"), 0, (0.1, 0.5))],
+        cell("fedavg", "median", "none", noisy): [
+            record(cell("fedavg", "median", "none", noisy), 0, (0.1, 0.4), epsilon=2.5)
+        ],
+        cell("fedavg", "krum", "none", noisy): [
+            record(cell("fedavg", "krum", "none", noisy), 0, (0.1, 0.3), epsilon=39.0)
+        ],
+    }
+    table = rows(found)
+    assert [point.key.marker for point in bits.points(table)] == ["o", "D", "s"]
+    said = words(bits.compose(table))
+    assert {"no guarantee", "ε ≤ 10", "ε > 10"} <= set(said)
+    alone = rows({c: r for c, r in found.items() if c.scenario.mechanism == "none"})
+    assert "no guarantee" not in words(bits.compose(alone))

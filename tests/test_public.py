@@ -19,13 +19,16 @@ import fedbench
 from fedbench import play, sweep
 from fedbench.api import Attack, AttackView, Defense, ServerView
 from fedbench.core import registry
-from fedbench.core.errors import ConfigError, FedbenchError, UnknownPluginError
+from fedbench.core.errors import ConfigError, FedbenchError, PluginError, UnknownPluginError
+from fedbench.core.rng import Key
 from fedbench.data.datasets import Data
 from fedbench.data.own import from_arrays
+from fedbench.data.partitions import Partition
 from fedbench.experiment.prepare import load_pool, prepare
 from fedbench.experiment.record import Source
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import Payload
+from fedbench.public.words import in_python
 
 TINY: dict[str, Any] = {"clients": 5, "per_round": 4, "rounds": 1, "epochs": 1, "malicious": 0.4}
 
@@ -36,9 +39,11 @@ class Louder(Attack):
 
     Args:
         times: Factor of every value.
+        tone: A word.
     """
 
     times: float = 3.0
+    tone: str = "low"
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
         return view.own.nearest(view.own.values() * self.times), memory
@@ -62,6 +67,21 @@ class Least(Defense[Payload]):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Halves(Partition):
+    """Deal the samples in turn."""
+
+    def split(
+        self,
+        y: torch.Tensor,
+        clients: int,
+        classes: int,
+        key: Key,
+        owner: torch.Tensor | None = None,
+    ) -> list[torch.Tensor]:
+        return [torch.arange(i, len(y), clients) for i in range(clients)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Shifted(Attack):
     """Hold a tensor, which no text can say."""
 
@@ -70,10 +90,10 @@ class Shifted(Attack):
 
 def test_plugins_as_objects_play_what_their_texts_would() -> None:
     scenario = Scenario(attack=Louder(times=5), defense=Least(f=1), **TINY)
-    assert (scenario.attack, scenario.defense) == ("louder:times=5", "least:f=1")
+    assert (scenario.attack, scenario.defense) == ("louder:times=5,tone=low", "least:f=1")
     record = play(scenario)
-    assert record.scenario.attack == "louder:times=5.0"
-    again = play(Scenario(attack="louder:times=5", defense="least:f=1", **TINY))
+    assert record.scenario.attack == "louder:times=5.0,tone=low"
+    again = play(Scenario(attack="louder:times=5,tone=low", defense="least:f=1", **TINY))
     assert again.id == record.id
     assert again.result == record.result
 
@@ -115,7 +135,7 @@ def test_the_source_of_a_class_in_a_notebook_is_that_of_its_cell() -> None:
 
 def test_a_class_is_registered_for_this_process_and_a_cell_may_run_again() -> None:
     fedbench.register("attack", "shout")(Louder)
-    assert Scenario(attack=Louder(times=2)).attack == "shout:times=2"
+    assert Scenario(attack=Louder(times=2)).attack == "shout:times=2,tone=low"
     fedbench.register("attack", "shout")(Louder)
     assert "shout" in registry.names("attack")
     assert fedbench.plugins("attack")["shout"] is Louder
@@ -154,6 +174,26 @@ def test_what_is_no_scenario_is_refused_in_the_words_of_python(
         Scenario(**fields)
 
 
+def test_the_words_of_a_plugin_stay_as_they_are() -> None:
+    said = PluginError("attack moody (package m 1.0)", "craft", "raised KeyError: '--rounds'", 3)
+    with pytest.raises(PluginError, match="raised KeyError: '--rounds'"), in_python():
+        raise said
+
+
+def test_a_word_that_its_text_does_not_keep_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Louder.tone must be the same when it is read from"):
+        Scenario(attack=Louder(tone="LOW"))
+
+
+def test_one_object_takes_no_parameters_and_a_partition_of_ones_own_is_in_the_id() -> None:
+    pool = load_pool("digits")
+    name = Scenario(dataset=Data(pool.x[:600], pool.y[:600], 10, 16.0, pool.mean, pool.std)).dataset
+    with pytest.raises(ConfigError, match="without parameters, as one object is, got"):
+        registry.load("dataset", f"{name}:classes=3")
+    record = play(Scenario(partition=Halves(), **TINY | {"malicious": 0.0}))
+    assert [source.module for source in record.sources] == ["test_public"]
+
+
 def test_errors_of_a_run_name_fields_and_arguments_where_the_command_names_options() -> None:
     with pytest.raises(ConfigError, match=r"^Scenario.defense krum with f = 9 needs at least 21"):
         play(Scenario(defense="krum:f=9"))
@@ -165,8 +205,11 @@ def test_errors_of_a_run_name_fields_and_arguments_where_the_command_names_optio
         sweep(Scenario(**TINY), workers=-1)
 
 
-def test_the_model_that_is_returned_is_the_one_that_was_evaluated(tmp_path: Path) -> None:
-    scenario = Scenario(**TINY | {"malicious": 0.0, "rounds": 2})
+@pytest.mark.parametrize("protocol", ["fedavg", "fedpm:final=sample"])
+def test_the_model_that_is_returned_is_the_one_that_was_evaluated(
+    protocol: str, tmp_path: Path
+) -> None:
+    scenario = Scenario(protocol=protocol, **TINY | {"malicious": 0.0, "rounds": 2})
     record, model = play(scenario, return_model=True)
     data = load_pool("digits")
     rows = torch.cat(prepare(scenario).population.judged)
@@ -193,7 +236,7 @@ def test_a_sweep_returns_its_records_in_order_and_plays_nothing_twice(tmp_path: 
     records = sweep([loud, quiet, loud], seeds=[1, 0], out=tmp_path)
     assert [r.scenario.seed for r in records] == [1, 0, 1, 0, 1, 0]
     attacks = [r.scenario.attack for r in records]
-    assert attacks[::2] == ["louder:times=3.0", "none", "louder:times=3.0"]
+    assert attacks[::2] == ["louder:times=3.0,tone=low", "none", "louder:times=3.0,tone=low"]
     assert list(records[:2]) == list(records[4:])
     seconds = [r.timing.seconds for r in sweep([loud, quiet, loud], seeds=[1, 0], out=tmp_path)]
     assert seconds == [r.timing.seconds for r in records]

@@ -13,12 +13,14 @@ from pathlib import Path
 import accepted_stages
 import gpu_accept
 import gpu_check
+import gpu_predict
 import gpu_report
 import gpu_stages
 import pytest
 import torch
 from gpu_accept import Stage, end_group, followed, play, started
 from gpu_check import CPU, TOLERANCE, Comparison, apart, compare, unequal
+from gpu_predict import predicted
 from gpu_report import TARGETS, TIMES, Outcome, Target, content, with_roofline
 from gpu_roofline import Counter, Peaks, Step, counted, least_bytes
 from gpu_stages import Job, cuda_tests
@@ -158,6 +160,18 @@ def test_a_counted_step_is_what_a_further_step_costs() -> None:
     assert 0 < stacked.kernels < four.kernels
     # Multiply-adds of a 4 x 4 image: 27 at 16 places, 60 and 15 once.
     assert stacked.flops == 4 * 4 * 6 * (27 * 16 + 60 + 15)
+
+
+def test_a_step_of_many_clients_is_predicted_from_steps_of_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FEDBENCH_PROBE", "off")
+    training = gpu_stages.Training("micro", "fsl", 4, 5)
+    monkeypatch.setattr(gpu_predict, "FEW", (5, 6))
+    five = predicted(training)  # as it is
+    monkeypatch.setattr(gpu_predict, "FEW", (2, 3))
+    assert predicted(training) == five
+    assert predicted(dataclasses.replace(training, clients=6)).bytes > five.bytes > 0
 
 
 def test_ratios_are_of_turns_and_the_fastest_is_named(still_clock: None) -> None:

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -42,6 +43,7 @@ from fedbench.executors.malloc import keep_memory
 from fedbench.experiment.prepare import choose_device
 
 RESULTS = ROOT / "benchmarks" / "results"
+STARTING = 120  # seconds that a process may take before it is ready
 Outcomes = dict[str, Outcome]
 
 
@@ -79,6 +81,7 @@ STAGES = (
 def work(stages: Sequence[Stage], job: Job, parent: Connection) -> None:
     """Run stages one after the other, in a process of its own, and report until one fails."""
     os.setsid()  # with what a stage starts it is one group, which can be ended as one
+    parent.send(("ready", "", None))
     keep_memory()
     if job.device == "cpu":
         torch.set_num_threads(1)
@@ -96,20 +99,22 @@ def play(
 ) -> Outcomes:
     """Run all stages within ``seconds``; call ``save`` after each.
 
-    A stage must end when its share and those before it are over.
+    A stage must end when its share and those before it are over. The clock starts once the first
+    process has imported what it needs; the start of another one is charged to its first stage.
     """
-    start = time.monotonic()
+    start: float | None = None
     whole = sum(stage.share for stage in stages)
     shares = [stage.share / whole * seconds for stage in stages]
-    ends = [start + end for end in accumulate(shares)]
+    ends = list(accumulate(shares))
     outcomes: Outcomes = {}
     while len(outcomes) < len(stages):
         first = len(outcomes)
         process, child = started(stages[first:], job)
+        start = time.monotonic() if start is None else start
         try:
             for stage, share, end in list(zip(stages, shares, ends, strict=True))[first:]:
                 print(f"{time.monotonic() - start:5.0f} s  {stage.name}", file=sys.stderr)
-                outcomes[stage.name] = followed(child, share, end)
+                outcomes[stage.name] = followed(child, share, start + end)
                 save(outcomes)
                 if outcomes[stage.name].status != "done":
                     break
@@ -120,12 +125,15 @@ def play(
 
 
 def started(stages: Sequence[Stage], job: Job) -> tuple[BaseProcess, Connection]:
-    """Start a process that runs stages; return it, and what it reports through."""
+    """Start a process that runs stages; return it when it is ready, and what it reports through."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=work, args=(stages, job, theirs))
     process.start()
     theirs.close()
+    with suppress(EOFError):  # it ended at once, and its first stage will say so
+        if ours.poll(STARTING):
+            ours.recv()
     return process, ours
 
 

@@ -1,7 +1,7 @@
 """Predicted times of local steps on a GPU that is not there, from its speeds and counted work.
 
 ``python benchmarks/speed/gpu_predict.py`` prints Markdown: for every training that
-``make gpu-accept`` times, the kernels, gigabytes and operations of a step of 25 clients in lock
+``make gpu-accept`` times up to batch 32, the kernels, gigabytes and operations of a step of 25 clients in lock
 step, counted on the ``meta`` device, which has shapes and no numbers; then the roofline and the
 step as written (`gpu_roofline.py`) at the speeds that are given. By default they are round numbers
 for an H200: none of them was measured. A kernel that is slow for other reasons than its bytes, as
@@ -24,7 +24,8 @@ from fedbench.core import registry
 from fedbench.executors.factory import executor, strangers
 from fedbench.executors.training import Schedule
 
-FEW = (2, 3)  # clients that surely share a launch; what is more is linear in them
+FEW = (2, 3)  # clients, which share a launch; what is more is linear in them
+LARGEST = 32  # batch: of larger ones three clients may not fit into what is a launch off CUDA
 HEAD = (
     *("a step of 25 clients", "kernels", "GB", "GFLOP"),
     *("roofline, ms", "as written, ms", "in a CUDA graph, ms"),
@@ -77,6 +78,8 @@ def main(words: Sequence[str] | None = None) -> None:
     peaks = Peaks(given.bytes, given.flops, given.launch, given.replay)
     print("| " + " | ".join(HEAD) + " |\n| :-- |" + " --: |" * (len(HEAD) - 1))
     for training in TRAININGS:
+        if training.batch > LARGEST:
+            continue
         if not given.only or any(text in training.name for text in given.only):
             cells = row(training, predicted(training), peaks)
             print("| " + " | ".join(cells) + " |", flush=True)

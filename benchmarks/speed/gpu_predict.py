@@ -1,11 +1,11 @@
 """Predicted times of local steps on a GPU that is not there, from its speeds and counted work.
 
 ``python benchmarks/speed/gpu_predict.py`` prints Markdown: for every training that
-``make gpu-accept`` times up to batch 32, the kernels, gigabytes and operations of a step of 25 clients in lock
-step, counted on the ``meta`` device, which has shapes and no numbers; then the roofline and the
-step as written (`gpu_roofline.py`) at the speeds that are given. By default they are round numbers
-for an H200: none of them was measured. A kernel that is slow for other reasons than its bytes, as
-a selection by one block for a row, is not seen.
+``make gpu-accept`` times up to batch 32, the kernels, gigabytes and operations of a step of 25
+clients in lock step, counted on the ``meta`` device, which has shapes and no numbers; then the
+roofline and the step as written (`gpu_roofline.py`) at the speeds that are given. By default they
+are round numbers for an H200: none of them was measured. A kernel that is slow for other reasons
+than its bytes, as a selection by one block for a row, is not seen.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fedbench.adversary.threat_model import needs
 from fedbench.api import Knowledge
 from fedbench.core import registry

@@ -166,7 +166,10 @@ def test_an_honest_entry_is_submitted_then_replayed_then_replicated(board: Path)
 
 
 # As the chain published them for its round 1000.
-SIGNATURE = "b44679b9a59af2ec876b1a6b1ad52ea9b1615fc3982b19576350f93447cb1125e342b73a8dd2bacbe47e4b6b63ed5e39"
+SIGNATURE = (
+    "b44679b9a59af2ec876b1a6b1ad52ea9b1615fc3982b1957"
+    "6350f93447cb1125e342b73a8dd2bacbe47e4b6b63ed5e39"
+)
 RANDOMNESS = "fe290beca10872ef2fb164d2aa4442de4566183ec51c56ff3cd603d930e54fdd"
 # Of which the value is the hash, but which nobody signed.
 FORGED = {

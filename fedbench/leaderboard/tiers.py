@@ -3,10 +3,10 @@
 import dataclasses
 from collections.abc import Iterator
 
+from fedbench.adversary.threat_model import needs
 from fedbench.api import Knowledge
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
-from fedbench.adversary.threat_model import needs
 from fedbench.leaderboard.rules import Rules, Track
 
 

@@ -135,10 +135,10 @@ def test_the_rounds_before_the_checkpoint_are_not_played_again(
     assert resumed.rounds[1:] == whole.rounds[1:]
 
 
-PRIVATE = {"protocol": "fedavg", "attack": "none", "mechanism": "dp-fedavg:adaptive=true"}
+PRIVATE = {"protocol": "fedavg", "attack": "none", "mechanism": "dp-fedavg:adaptive=true,z=0.4"}
 # What is in a state beside the digests of canonical runs and seconds, and runs that use it.
 USED: dict[str, dict[str, str]] = {
-    **dict.fromkeys(("server", "defense", "memories", "local_accuracies"), {}),
+    **{name: {} for name in ("server", "defense", "memories", "local_accuracies")},
     **{"adversary": {"attack": "poisonedfl"}, "learned": {"attack": "a3fl"}},
     **{"last_broadcast": {"attack": "neurotoxin"}, "ledger": PRIVATE, "mechanism": PRIVATE},
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fedbench.api import Memory
 from fedbench.core.errors import ConfigError, FedbenchError, require
@@ -27,7 +27,6 @@ from fedbench.experiment.record_builder import environment
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
-from fedbench.experiment.state_bytes import NoBytesError
 
 KEY = "fedbench checkpoint"  # of the metadata
 INTERVAL = re.compile(r"every=([1-9][0-9]{0,8})(min)?")
@@ -102,7 +101,7 @@ class Head(Part):
     id: str
     scenario: Scenario
     environment: Environment
-    seconds: float
+    seconds: float = Field(ge=0, allow_inf_nan=False)
 
 
 class Keeper:
@@ -155,7 +154,9 @@ class Keeper:
             return self._anew(state, str(error))
         self.seconds = head.seconds
         for name, part in kept.items():
-            setattr(state, name, part)
+            if name != "memories":
+                setattr(state, name, part)
+        state.memories |= kept["memories"]
         return self.setup, state, rounds
 
     def after(self, state: RunState, rounds: list[Round]) -> None:
@@ -173,7 +174,7 @@ class Keeper:
             due = len(rounds) % every == 0
         if not due and len(rounds) > 1:
             return
-        why = self._obstacle(state)
+        why = self._obstacle(fields(state) | {"rounds": rounds})
         if why is not None:
             self._off = self.checkpoint.automatic
             if not self._off:
@@ -192,20 +193,20 @@ class Keeper:
         path = self.checkpoint.path
         try:
             tensor_store.write(path, value, {KEY: head.model_dump_json()}, self._packages)
-        except (NoBytesError, ConfigError) as error:
+        except ConfigError as error:
             if not self.checkpoint.automatic:
                 raise
             self._off = True
             warnings.warn(f"the run goes on without checkpoints: {error}", stacklevel=2)
         self._written = now()
 
-    def _obstacle(self, state: RunState) -> str | None:
+    def _obstacle(self, parts: Mapping[str, Any]) -> str | None:
         """Return what cannot be written, and whose it is, or None."""
-        for name, part in fields(state).items():
+        for name, part in parts.items():
             why = tensor_store.can_be_written(part, self._packages)
             if why is not None:
                 owner = OWNERS.get(name, name)
-                text = getattr(self.setup.scenario, owner, "")
+                text = getattr(self.setup.scenario, owner, "the run")
                 return (
                     "--checkpoint must have states of tensors, numbers, texts, lists, tuples, "
                     f"dicts and dataclasses, got another one of {owner} {text}: {why}; leave "
@@ -281,7 +282,7 @@ def parsed(value: Any, total: int) -> tuple[Mapping[str, Any], list[Round]]:
 
     ``total`` is the number of rounds of the whole run.
     """
-    known = get_type_hints(RunState)
+    known = get_type_hints(RunState) | {"memories": dict[int, Memory]}  # see `remembered`
     parts = value if isinstance(value, dict) and value.keys() == {"state", "rounds"} else {}
     state = parts.get("state")
     if not isinstance(state, dict) or state.keys() != known.keys():

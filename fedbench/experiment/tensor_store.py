@@ -104,7 +104,7 @@ def can_be_written(value: object, packages: Collection[str]) -> str | None:
 def write(path: Path, value: object, about: Mapping[str, str], packages: Collection[str]) -> None:
     """Write a value and texts ``about`` it, whole or not at all.
 
-    `NoBytesError` for a value that has no bytes, `ConfigError` if the file cannot be written.
+    The value is one that `can_be_written`; `ConfigError` if the file cannot be.
     """
     writer = Tensors(packages)
     tree = torch.frombuffer(bytearray(b"".join(writer.pieces(value))), dtype=torch.uint8)

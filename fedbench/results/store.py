@@ -1,7 +1,6 @@
 """A folder of records: finished runs, failed runs, and the runs that processes have claimed."""
 
 import errno
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Literal, Self
 
@@ -77,11 +76,9 @@ class Store:
         return self.folder / "checkpoints"
 
     def drop_checkpoint(self, run: Run) -> None:
-        """Remove the checkpoint of a run that is over, if it has one, and a folder left empty."""
+        """Remove the checkpoint of a run that is over, if it has one."""
         if self.checkpoints.exists():
             Checkpoint(self.checkpoints / run.checkpoint_name).remove()
-            with suppress(OSError):  # others are there
-                self.checkpoints.rmdir()
 
     def has(self, run: Run) -> bool:
         """Tell whether there is a record of this run that was neither cut nor edited."""

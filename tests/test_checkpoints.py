@@ -377,7 +377,7 @@ def test_commands_refuse_what_they_do_not_have(command: Any, tmp_path: Path) -> 
 
 LINE = (
     *("-m", "fedbench", "attack", "--protocol", "topk", "--attack", "none"),
-    *("--defense", "centered-clipping", "--clients", "8", "--per-round", "5", "--rounds", "60"),
+    *("--defense", "centered-clipping", "--clients", "8", "--per-round", "5", "--rounds", "30"),
     *("--epochs", "1", "--model", "micro", "--seeds", "0", "--workers", "1", "--device", "cpu"),
     *("--executor", "loop", "--checkpoint", "every=2"),
 )

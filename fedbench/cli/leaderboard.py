@@ -242,6 +242,7 @@ def reveal(
     workers: opt.Workers = 0,
     threads: opt.Threads = 1,
     run_timeout: opt.RunTimeout = 21600.0,
+    canonical: opt.Canonical = False,
     out: Path | None = None,
 ) -> int:
     """Play held-out attacks, each in a process of its own, on the entries that did not know them.
@@ -254,13 +255,23 @@ def reveal(
     Running:
         out: Folder that keeps the records, and where it goes on; by default they are dropped.
     """
+    if canonical:
+        enter()
     from fedbench.leaderboard import reveal as revealing
     from fedbench.leaderboard.held_out import installed, opened
     from fedbench.leaderboard.rules import versions
     from fedbench.sweeps.drive import play_each
     from fedbench.sweeps.local import Options
 
-    options = Options(device, executor, 32, workers, threads, 1, run_timeout, isolate=True)
+    options = Options(
+        device=device,
+        executor=executor,
+        workers=workers,
+        threads=threads,
+        run_timeout=run_timeout,
+        isolate=True,
+        canonical=canonical,
+    )
     rules = versions(board)
     read = [opened(path, rules) for path in attacks]
     console = Console()

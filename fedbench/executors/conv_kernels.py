@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedbench.core.devices import accelerated
 from fedbench.core.rng import Key
 from fedbench.executors.cached_answers import machine, may_measure, store, stored
 from fedbench.models.network import Convolve, Network, Step
@@ -113,7 +114,7 @@ def geometries(network: Network) -> list[Geometry]:
 
 def chosen(network: Network, load: Load) -> Forms:
     """Choose the faster form of every layer: groups on a CPU and with ``FEDBENCH_PROBE=off``."""
-    if load.device.type == "cpu" or not may_measure():
+    if not accelerated(load.device) or not may_measure():
         return Forms()
     return measured(network, load)
 

@@ -19,6 +19,7 @@ from torch.nn.functional import log_softmax
 from fedbench.api import Batches, Grad, Gradient, Memory, Protocol, Shared, hooks
 from fedbench.api.protocol import Pull
 from fedbench.core.choices import Precision
+from fedbench.core.devices import accelerated
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -225,7 +226,7 @@ class Loop(Executor):
         than a quarter of what a step saves; on an accelerator it is for bfloat16.
         """
         network = self.shared.network
-        if self.shared.device.type != "cpu":
+        if accelerated(self.shared.device):
             return self.precision == "bf16"
         kernels = sum(math.prod(s) * 4 for s in network.shapes.values() if len(s) == 4)
         return 4 * kernels <= saved_bytes(network) * self.schedule.batch_size

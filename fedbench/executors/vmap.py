@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 
 from fedbench.api import Memory, hooks
+from fedbench.core.devices import accelerated, memory
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors import training
@@ -50,9 +51,9 @@ class Stacked(training.Executor):
     def _width(self, convolve: Convolve) -> int:
         device = self.shared.device
         budget = BUDGET
-        if device.type == "cuda":
+        if accelerated(device):
             share = SHARE if self.recorder is None else SHARE / 2  # recordings keep as much again
-            budget = int(share * torch.cuda.get_device_properties(device).total_memory)
+            budget = int(share * memory(device))
         client = footprint(self.shared.network, self.schedule.batch_size, convolve)
         return max(1, min(self.chunk, budget // client))
 

@@ -14,6 +14,7 @@ from fedbench.adversary.metrics import NOT_FINITE
 from fedbench.api import hooks
 from fedbench.core import registry
 from fedbench.core.canonical import in_force
+from fedbench.core.devices import title
 from fedbench.executors.cached_answers import processor
 from fedbench.executors.vmap import Stacked
 from fedbench.experiment.compatibility import counts_votes
@@ -162,7 +163,6 @@ def spread(accuracies: Tensor) -> Spread:
 
 def environment(setup: Setup) -> Environment:
     """Return the machine and the versions."""
-    device = setup.shared.device
     return Environment(
         fedbench=code_version(),
         python=platform.python_version(),
@@ -170,7 +170,7 @@ def environment(setup: Setup) -> Environment:
         numpy=np.__version__,
         platform=platform.platform(),
         processor=f"{platform.machine()} {processor()}",
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        device=title(setup.shared.device),
         executor=type(setup.executor).__name__.lower(),
         threads=torch.get_num_threads(),
         chunk=setup.executor.chunk if isinstance(setup.executor, Stacked) else None,

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbench.core.devices import accelerated
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.packets import Packet, Part, index_width, pack, split, unpack
@@ -27,7 +28,7 @@ def argsort(x: Tensor) -> Tensor:
         x = x if x.dtype == torch.float64 else x.to(torch.float32)
         bits = (x + 0.0).contiguous().view(integer)  # adding turns -0.0 into 0.0
         x = torch.where(bits < 0, bits ^ torch.iinfo(integer).max, bits)
-    if len(x) and x.device.type == "cpu":
+    if len(x) and not accelerated(x.device):
         return torch.stack([torch.sort(row, stable=True).indices for row in x])
     return torch.sort(x, dim=1, stable=True).indices
 

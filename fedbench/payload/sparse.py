@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbench.core.devices import accelerated
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.order_statistics import largest
 from fedbench.core.rng import Key
@@ -95,7 +96,7 @@ def chosen(seed: int, d: int, kept: int, device: str = "cpu") -> Tensor:
     """
     mask = (1 << max(d - 1, 1).bit_length()) - 1
     words = (Key(seed).bits(d, device) & ~mask) | torch.arange(d, device=device)
-    if words.device.type == "cpu" and kept < d:  # NumPy's partition is faster
+    if not accelerated(words.device) and kept < d:  # NumPy's partition is faster
         smallest = torch.from_numpy(np.partition(words.numpy(), kept)[:kept])
     else:
         smallest = torch.topk(words, kept, largest=False, sorted=False).values

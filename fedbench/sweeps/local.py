@@ -70,7 +70,7 @@ class Options:
         """Raise `Unavailable` if this machine has no such device, before anything is recorded."""
         from fedbench.experiment.prepare import choose_device
 
-        require_device(self.executor, choose_device(self.device).type == "cuda")
+        require_device(self.executor, choose_device(self.device))
 
     def processes(self, runs: int) -> int:
         """Number of workers that play so many runs."""

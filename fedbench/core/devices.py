@@ -58,3 +58,32 @@ def title(device: torch.device) -> str:
 def memory(device: torch.device) -> int:
     """Bytes of memory that an accelerator has."""
     return int(torch.get_device_module(device).get_device_properties(device).total_memory)
+
+
+def usable_memory(device: torch.device) -> int:
+    """Bytes of an accelerator that this process can still fill, what others hold left out.
+
+    All of its memory with a backend that does not count. On CUDA at most the share of the process,
+    see `share_with`.
+    """
+    total = memory(device)
+    if device.type != "cuda":
+        return total
+    free, _ = torch.cuda.mem_get_info(device)
+    held = torch.cuda.memory_allocated(device)
+    reusable = torch.cuda.memory_reserved(device) - held  # torch keeps it for what comes
+    share = torch.cuda.get_per_process_memory_fraction(device)
+    return min(free + reusable, int(share * total) - held)
+
+
+def share_with(processes: int) -> None:
+    """Limit this process to its equal share of the current GPU, which so many processes use."""
+    torch.cuda.set_per_process_memory_fraction(1 / processes)
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Return the most bytes of an accelerator that this process has had; None if nobody counts."""
+    if not accelerated(device):
+        return None
+    counter = getattr(torch.get_device_module(device), "max_memory_allocated", None)
+    return None if counter is None else int(counter(device))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -15,11 +16,16 @@ def each(work: Callable[[Row], Answer], rows: Iterable[Row]) -> list[Answer]:
 
     Of rows that raise, the first one's exception is raised. It gains where ``work`` spends its time
     in calls that release the GIL, as NumPy's loops do; ``tobytes`` and the coders of constriction
-    hold it. ``work`` should not compute in torch, which would start threads of its own in each.
+    hold it. In each thread torch has one thread, or there would be the square of that number.
     """
     listed = list(rows)
-    threads = min(torch.get_num_threads(), len(listed))
+    most = torch.get_num_threads()
+    threads = min(most, len(listed))
     if threads <= 1:
         return [work(row) for row in listed]
-    with ThreadPoolExecutor(threads) as pool:  # a kept one would be dead in a forked process
-        return list(pool.map(work, listed))
+    try:
+        alone = partial(torch.set_num_threads, 1)
+        with ThreadPoolExecutor(threads, initializer=alone) as pool:  # a fork would lose a kept one
+            return list(pool.map(work, listed))
+    finally:
+        torch.set_num_threads(most)

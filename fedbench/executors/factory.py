@@ -60,6 +60,14 @@ def require_device(name: str, device: torch.device) -> None:
         raise Unavailable("--executor forked needs a system with fork, as Linux; use loop")
 
 
+def require_precision(precision: Precision, device: torch.device) -> None:
+    """Raise `Unavailable` for TF32 on a device that has no such products."""
+    if precision == "tf32" and device.type != "cuda":
+        raise Unavailable(
+            f"--precision tf32 must have --device cuda, got {device.type}; use fp32 or bf16"
+        )
+
+
 def executor(
     name: str,
     protocol: Protocol[Any],
@@ -89,6 +97,7 @@ def executor(
             warnings.warn(f"clients train one after the other: the model {why}", stacklevel=2)
             name = "loop"
     require_device(name, shared.device)
+    require_precision(precision, shared.device)
     beside = accelerated(shared.device)
     training = (protocol, shared, schedule)
     options: TrainingOptions = {"precision": precision, "augment": augment}

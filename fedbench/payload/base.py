@@ -4,6 +4,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import torch
@@ -142,14 +143,7 @@ class Payload(ABC):
         cls, packets: Sequence[Packet], spec: Spec, device: torch.device | str = "cpu"
     ) -> tuple[Self | None, Tensor]:
         """Return the legal messages (None if there are none), and which were accepted, ``(n,)``."""
-
-        def message(packet: Packet) -> Self | None:
-            try:
-                return cls.decode_row(packet, spec)
-            except IllegalPayloadError:
-                return None
-
-        decoded = each(message, packets)
+        decoded = each(partial(cls._decoded, spec=spec), packets)
         accepted = torch.tensor([row is not None for row in decoded], dtype=torch.bool)
         rows = [row for row in decoded if row is not None]
         if not rows:
@@ -157,6 +151,14 @@ class Payload(ABC):
         columns = [row._tensors() for row in rows]
         stacked = {name: torch.cat([x[name] for x in columns]).to(device) for name in columns[0]}
         return dataclasses.replace(rows[0], **stacked), accepted
+
+    @classmethod
+    def _decoded(cls, packet: Packet, spec: Spec) -> Self | None:
+        """Return the message of one packet, or None if none has its bytes."""
+        try:
+            return cls.decode_row(packet, spec)
+        except IllegalPayloadError:
+            return None
 
     def receive(
         self, packets: Sequence[Packet], checks: Checks, device: torch.device | str = "cpu"

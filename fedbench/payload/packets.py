@@ -36,7 +36,7 @@ class Packet:
         return cls(data, 8 * len(data))
 
 
-def pack(symbols: npt.NDArray[np.integer], width: int) -> Part:
+def pack(symbols: npt.NDArray[np.integer | np.bool], width: int) -> Part:
     """Return big-endian ``width``-bit symbols, one after the other.
 
     >>> data, bits = pack(np.array([5, 2, 7]), 3)  # 101 010 111

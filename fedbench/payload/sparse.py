@@ -254,7 +254,7 @@ class PrunedVectors(Payload):
         (d,), (p,), kept = spec["mask"], spec["rest"], spec["kept"]
         entries, rest, code = wire.cut(packet, 4 * kept, 4 * p)
         alive = spec["alive"].mask(d).numpy()
-        bits = wire.decode_bits(code, np.count_nonzero(alive))
+        bits = wire.decode_bits(code, int(np.count_nonzero(alive)))
         if (ones := np.count_nonzero(bits)) != kept:
             raise IllegalPayloadError(
                 f"a pruned vector must keep {kept} of {len(bits)}, got {ones}"

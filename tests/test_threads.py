@@ -21,7 +21,8 @@ NAMES = [f"{i}-{type(payload).__name__}" for i, payload in enumerate(ALPHABETS)]
 
 
 @pytest.fixture(autouse=True)
-def threads_of_before() -> Iterator[None]:
+def threads_of_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("fedbench.core.threads.SHORT", 0.0)  # these rows are short
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -71,22 +72,33 @@ def test_the_first_row_that_raises_is_the_one_whose_error_comes() -> None:
 
 
 def test_there_are_as_many_threads_as_torch_may_use_and_one_is_the_caller_s_own() -> None:
-    for threads, rows, expected in ((1, 6, 1), (3, 6, 3), (3, 2, 2), (3, 1, 1)):
+    here = threading.get_ident()
+    for threads, rows, expected in ((1, 7, 0), (3, 7, 3), (3, 3, 2), (3, 2, 0), (3, 1, 0)):
         torch.set_num_threads(threads)
-        gate = threading.Barrier(expected)  # ends only if so many work at a time
+        gate = threading.Barrier(max(expected, 1))  # opens only if so many work at a time
 
-        def work(_: int, gate: threading.Barrier = gate) -> tuple[int, int]:
-            gate.wait(timeout=60)
+        def work(row: int, gate: threading.Barrier = gate) -> tuple[int, int]:
+            if row:
+                gate.wait(timeout=60)
             return threading.get_ident(), torch.get_num_threads()
 
         before = threading.active_count()
-        seen = each(work, range(rows))
-        idents = {ident for ident, _ in seen}
-        assert len(idents) == expected
-        assert {number for _, number in seen} == ({1} if expected > 1 else {threads})
-        assert (idents == {threading.get_ident()}) == (expected == 1)
+        first, *others = each(work, range(rows))
+        assert first == (here, threads)
+        idents = {ident for ident, _ in others}
+        if expected:
+            assert len(idents - {here}) == len(idents) == expected
+            assert {number for _, number in others} == {1}
+        else:
+            assert idents <= {here}
         assert threading.active_count() == before
         assert torch.get_num_threads() == threads
+
+
+def test_rows_that_are_short_are_all_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(3)
+    monkeypatch.setattr("fedbench.core.threads.SHORT", 1e6)
+    assert set(each(lambda _: threading.get_ident(), range(5))) == {threading.get_ident()}
 
 
 @pytest.mark.skipif(not TASKS.exists(), reason="only Linux lists the threads of a process")

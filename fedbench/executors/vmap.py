@@ -64,12 +64,11 @@ class Stacked(training.Executor):
 
     @property
     def at_once(self) -> int:
-        """Number of clients that were asked for, or half the width where memory ran out."""
+        """Number of clients that were asked for, or how many there are since memory ran out."""
         return self.width if self.halved else self.chunk
 
-    def halve(self) -> None:
-        """Train half as many clients at once from now on, at least one."""
-        width = max(1, self.width // 2)
+    def halve(self, width: int) -> None:
+        """Train at most so many clients at once from now on: half of what memory was short for."""
         vars(self).update(width=width, halved=True)  # in place of what `cached_property` keeps
 
     @cached_property
@@ -159,9 +158,9 @@ def _launched(jobs: Sequence[Job]) -> tuple[Tensor, Memory]:
     except torch.OutOfMemoryError:
         if len(jobs) == 1 or any(engine.halved for engine in engines):
             raise
-    for engine in engines:
-        engine.halve()
     half = -(-len(jobs) // 2)
+    for engine in engines:
+        engine.halve(half)
     warnings.warn(
         f"memory ran out with {len(jobs)} clients in a launch: from now on at most {half}, "
         f"as --chunk {half} would have it",

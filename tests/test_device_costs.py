@@ -14,6 +14,7 @@ from torch.nn.functional import conv2d
 
 from fedbench.api import Batches, Grad, Memory, Shared
 from fedbench.core import devices
+from fedbench.core.choices import Precision
 from fedbench.core.errors import Unavailable
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -208,7 +209,8 @@ def test_products_are_in_tf32_while_clients_train_and_only_if_asked(engine: type
     try:
         for part in parts:
             part.allow_tf32 = False  # as `choose_device` sets it
-        for precision, allowed in (("fp32", False), ("tf32", True), ("bf16", False)):
+        cases: list[tuple[Precision, bool]] = [("fp32", False), ("tf32", True), ("bf16", False)]
+        for precision, allowed in cases:
             seen.clear()
             engine(protocol, SHARED, Schedule(1, 3), precision=precision).train(clients)
             assert seen == [(allowed, allowed)]

@@ -15,6 +15,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -130,12 +131,9 @@ def main(words: Sequence[str] | None = None) -> None:
         torch.set_num_threads(1)
         payload = sent(protocol, given.model, given.clients)
         packets = payload.encode()
-        ways: list[Work] = [
-            payload.encode,
-            lambda payload=payload, packets=packets: payload.decode(packets, payload.spec),
-        ]
+        back = partial(payload.decode, packets, payload.spec)
         row = [protocol]
-        for work in ways:
+        for work in (payload.encode, back):
             row += cells(work, given.clients, given.threads, given.turns)
         print("| " + " | ".join(row) + " |", flush=True)
     torch.set_num_threads(1)

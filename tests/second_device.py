@@ -11,11 +11,11 @@ It has one stream and no memory of its own: it finds no race and no use of a fre
 import sys
 import types
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils import backend_registration
 from torch.utils._mode_utils import no_dispatch
 
@@ -100,9 +100,10 @@ WAITING = {
 
 def perform(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Do an operation with the tensors of the CPU, refuse it, and count it."""
-    given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     if operation in COPIES:
         return copy(operation, args, kwargs)
+    given: list[Tensor] = []
+    replaced((args, kwargs), Tensor, lambda x: given.append(x))
     refuse(operation, args, given)
     name = operation._schema.name
     indices = list(args[1]) if name in INDEXED else []
@@ -176,9 +177,20 @@ def is_view(operation: Any) -> bool:
     return views and all(info is not None for info in returned)
 
 
+def replaced(tree: Any, kind: type[Tensor], new: Callable[[Any], Any]) -> Any:
+    """Return an operation's arguments or results with other tensors for those of a kind."""
+    if isinstance(tree, kind):
+        return new(tree)
+    if isinstance(tree, tuple | list):
+        return type(tree)([replaced(part, kind, new) for part in tree])
+    if isinstance(tree, dict):
+        return {name: replaced(part, kind, new) for name, part in tree.items()}
+    return tree
+
+
 def on_host(tree: Any) -> Any:
     """Replace tensors of the device by those that they hold."""
-    return pytree.tree_map_only(Held, lambda x: x.held, tree)
+    return replaced(tree, Held, lambda x: x.held)
 
 
 def held_on_device(out: Any, given: list[Tensor]) -> Any:
@@ -192,7 +204,7 @@ def held_on_device(out: Any, given: list[Tensor]) -> Any:
         assert known.shape == x.shape, f"{tuple(known.shape)} became {tuple(x.shape)}"
         return known
 
-    return pytree.tree_map_only(Tensor, outside, out)
+    return replaced(out, Tensor, outside)
 
 
 def wait(operation: object) -> None:

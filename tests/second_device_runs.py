@@ -17,7 +17,7 @@ from typing import Any
 HERE = Path(__file__).parent
 GOLDEN = HERE / "second_device.json"
 # Rules whose waits are counted, on messages of FedAvg: those that decide step by step.
-RULES = ("geometric-median", "centered-clipping", "trimmed-mean", "multi-krum", "bulyan", "mda")
+RULES = ("geometric-median", "centered-clipping", "trimmed-mean", "multi-krum", "bulyan:f=1", "mda")
 SCENARIO: dict[str, Any] = {
     **{"dataset": "digits", "model": "micro", "partition": "iid", "clients": 100, "per_round": 5},
     # With so few samples the loop has no batch channels last on a CPU, so it adds up as elsewhere.
@@ -124,13 +124,13 @@ def alike(name: str, a: Any, b: Any) -> bool:
 
 
 def counted(protocol: str, defense: str = "own") -> dict[str, Any]:
-    """Count the kernels of a local step, and the waits of a round with 5 and with 10 clients.
+    """Count the kernels of a local step, and the waits of a round with 7 and with 12 clients.
 
     The step is that of the stacked executor, in a network with the layers of ``lenet``; the round
     is a run's second, without evaluation. A rule that is named is counted without the step, and
     under attack, where it has more to do.
     """
-    waits = [sum(waits_of_a_round(n, protocol, defense).values()) for n in (5, 10)]
+    waits = [sum(waits_of_a_round(n, protocol, defense).values()) for n in (7, 12)]
     steps = {} if defense != "own" else {"kernels": kernels_of_a_step(protocol)}
     return steps | {"waits": waits}
 

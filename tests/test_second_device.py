@@ -5,8 +5,12 @@ The device is that of `second_device.py`, which needs no GPU. Waits and kernels 
 """
 
 import json
+import os
+import shutil
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +32,7 @@ PROTOCOLS = ["fedavg", *sorted({*registry.names("protocol")} - {"fedavg"})]
 ATTACKS = [name for name in registry.names("attack") if name != "none"]
 REWRITE = "python tests/second_device_runs.py --write"
 QUICK = ("fedavg", "fsl", "fedpm", "feddrop", "fedavg geometric-median")
+ROOT = Path(__file__).parents[1]
 Case = dict[str, Any]
 
 
@@ -174,3 +179,121 @@ def test_a_registered_backend_goes_by_its_name(process: Process) -> None:
     assert other == "ConfigError: --device must be auto, cpu, cuda, mps or second, got 'tpu'"
     plain = "assert choose('auto').type == choose('cpu').type == 'cpu'"
     assert process.ask(kind="refused", code=choose + plain).startswith("none")
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A line that is right on a CPU only, and the question whose answer shows it."""
+
+    mistake: str
+    file: str
+    line: str
+    changed: str
+    finding: str  # a part of the answer
+    case: Case = field(default_factory=dict)  # a round of it; none: what FedAvg is counted at
+
+
+STACKED = {"kind": "play", "executor": "stacked", "protocol": "fedavg"}
+WRONG = (
+    Wrong(
+        "NumPy of a tensor of the device",
+        "fedbench/payload/floats.py",
+        "self.x.cpu().contiguous().numpy()",
+        "self.x.contiguous().numpy()",
+        "device type tensor to numpy",
+        STACKED,
+    ),
+    Wrong(
+        "what was received stays on the CPU",
+        "fedbench/payload/floats.py",
+        "cls(torch.from_numpy(x).to(device)), right",
+        "cls(torch.from_numpy(x)), right",
+        "same device",
+        STACKED,
+    ),
+    Wrong(
+        "a tensor made without a device in the loss",
+        "fedbench/executors/training.py",
+        "torch.arange(logits.shape[1], device=y.device)",
+        "torch.arange(logits.shape[1])",
+        "same device",
+        STACKED,
+    ),
+    Wrong(
+        "a cache that does not know the device",
+        "fedbench/core/blocks.py",
+        "_matrix(factor, x.dtype, str(x.device))",
+        '_matrix(factor, x.dtype, "cpu")',
+        "same device",
+        STACKED | {"protocol": "eden"},
+    ),
+    Wrong(
+        "a draw on the CPU that is not moved",
+        "attacks/fedbench_attacks/noise.py",
+        "normal(*x.shape, device=x.device)",
+        "normal(*x.shape)",
+        "same device",
+        STACKED | {"attack": "noise"},
+    ),
+    Wrong(
+        "a tensor of the CPU in a rule",
+        "defenses/fedbench_defenses/mean.py",
+        "share = (weights / weights.sum()).to(x.device)",
+        "share = weights / weights.sum()",
+        "same device",
+        STACKED | {"partition": "dirichlet", "clients": 20},
+    ),
+    Wrong(
+        "the way of the CPU taken on the device",
+        "fedbench/protocols/fsl.py",
+        "    if accelerated(scores.device):\n",
+        "    if scores.is_meta:\n",
+        "device type tensor to numpy",
+        STACKED | {"protocol": "fsl"},
+    ),
+    Wrong(
+        "another number in a way that only a device takes",
+        "fedbench/protocols/fsl.py",
+        "torch.kthvalue(scores, t + 1,",
+        "torch.kthvalue(scores, t + 2,",
+        "on the device",
+        STACKED | {"protocol": "fsl"},
+    ),
+    Wrong(
+        "an index of the CPU into a tensor of the device",
+        "fedbench/executors/vmap.py",
+        "    order = order.to(x.device)\n",
+        "",
+        '"waits": [15, 15]',
+    ),
+    Wrong(
+        "a copy for each client",
+        "fedbench/payload/floats.py",
+        "self.x.cpu().contiguous().numpy()",
+        "np.stack([row.cpu().numpy() for row in self.x])",
+        '"waits": [20, 25]',
+    ),
+    Wrong(
+        "more to launch in each step",
+        "fedbench/executors/training.py",
+        "return -chosen.sum() /",
+        "return -chosen.clone().sum() /",
+        '"kernels": 124',
+    ),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", WRONG, ids=[wrong.mistake for wrong in WRONG])
+def test_a_wrong_line_is_found(wrong: Wrong, tmp_path: Path) -> None:
+    paths = [tmp_path / folder for folder in ("", "attacks", "defenses")]
+    for package in ("fedbench", "attacks/fedbench_attacks", "defenses/fedbench_defenses"):
+        shutil.copytree(ROOT / package, tmp_path / package)
+    source = tmp_path / wrong.file
+    right = source.read_text()
+    assert right.count(wrong.line) == 1
+    source.write_text(right.replace(wrong.line, wrong.changed))
+    process = Process(os.pathsep.join(map(str, paths)))
+    answer = process.ask(**wrong.case or {"kind": "count", "protocol": "fedavg"})
+    process.end()
+    assert wrong.finding in json.dumps(answer)

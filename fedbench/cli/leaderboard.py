@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -86,6 +87,7 @@ def submit(
 
     where = opt.chosen("--division", division, DIVISIONS)
     statement = {"name": name, "authors": authors, "link": link, "note": note, "tried": tried}
+    statement["submitted"] = datetime.now(UTC).date().isoformat()
     played = gather(records, lambda reason: warn(f"skipped {reason}"))
     return tell(submit(played, statement, board, where, track, replace), dry_run)
 

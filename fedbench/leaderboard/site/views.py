@@ -53,11 +53,11 @@ class BoardRow:
         assert self.score is not None
         return self.score.worst
 
-    @property
-    def bits(self) -> float:
-        """Bits up and down, per parameter, of a row with a score."""
+    def bits(self, counted: str) -> float:
+        """Bits per parameter of a row with a score: ``total``, up and down, or ``up`` alone."""
         assert self.score is not None
-        return self.score.uplink_bits + self.score.downlink_bits
+        down = self.score.downlink_bits if counted == "total" else 0.0
+        return self.score.uplink_bits + down
 
 
 @dataclass(frozen=True)

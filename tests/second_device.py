@@ -37,7 +37,7 @@ class Held(Tensor):
     """A tensor on the second device, with the one of the CPU that it holds."""
 
     held: Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, held: Tensor) -> "Held":
@@ -53,7 +53,7 @@ class Held(Tensor):
         return made
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, operation: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         return perform(operation, args, kwargs or {})
@@ -70,10 +70,11 @@ class Held(Tensor):
         return self.cpu().tolist()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        memo[id(self)] = self.detach().clone().requires_grad_(self.requires_grad)
-        return memo[id(self)]
+        copied = self.detach().clone().requires_grad_(self.requires_grad)
+        memo[id(self)] = copied
+        return copied
 
-    def __repr__(self, **kwargs: object) -> str:
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         return f"{self.held!r} on {DEVICE}"
 
 
@@ -270,16 +271,17 @@ MADE = (
     "eye.m",
     "_local_scalar_dense",
 )
-libraries = []  # what a library registers goes with it
+libraries: list[Any] = []  # what a library registers goes with it
 
 
 def register() -> None:
     """Register the backend, once in a process."""
     backend_registration._setup_privateuseone_for_python_backend(NAME, Module())
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor copies where the copy is seen
-    everything = torch.library.Library("_", "IMPL")
+    library: Any = torch.library.Library
+    everything = library("_", "IMPL")
     everything.fallback(lambda operation, *a, **k: perform(operation, a, k), "PrivateUse1")
-    made = torch.library.Library("aten", "IMPL")
+    made = library("aten", "IMPL")
     for name in MADE:
         packet, _, overload = name.partition(".")
         operation = getattr(getattr(aten, packet), overload or "default")

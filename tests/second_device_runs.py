@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -166,8 +166,8 @@ def waits_of_a_round(n: int, protocol: str, defense: str = "own") -> dict[str, i
     from fedbench.experiment.prepare import prepare
     from fedbench.run import begin, play_round
 
-    fields = {"protocol": protocol, "defense": defense, "per_round": n}
-    more = {"clients": 20, "batch_size": 32, "rounds": 9, "eval_every": 9}
+    fields: dict[str, Any] = {"protocol": protocol, "defense": defense, "per_round": n}
+    more: dict[str, Any] = {"clients": 20, "batch_size": 32, "rounds": 9, "eval_every": 9}
     more |= {"malicious": 0.0, "cohorts": "random"} if defense == "own" else {"attack": "sign-flip"}
     setup = prepare(Scenario(**SCENARIO | fields | more), second_device.NAME, "stacked")
     state = begin(setup)
@@ -209,7 +209,7 @@ def write() -> None:
 
 def answer() -> None:
     """Answer questions until there are no more."""
-    kinds = {"play": played, "count": counted, "refused": refused}
+    kinds: dict[str, Callable[..., Any]] = {"play": played, "count": counted, "refused": refused}
     out = sys.stdout
     sys.stdout = sys.stderr  # of which no other line may come
     for line in sys.stdin:

@@ -237,11 +237,11 @@ WRONG = (
     ),
     Wrong(
         "a tensor of the CPU in a rule",
-        "defenses/fedbench_defenses/mean.py",
-        "share = (weights / weights.sum()).to(x.device)",
-        "share = weights / weights.sum()",
+        "defenses/fedbench_defenses/foolsgold.py",
+        "weights = torch.zeros(len(x), dtype=torch.float64, device=x.device)",
+        "weights = torch.zeros(len(x), dtype=torch.float64)",
         "same device",
-        STACKED | {"partition": "dirichlet", "clients": 20},
+        STACKED | {"defense": "foolsgold", "attack": "ipm"},
     ),
     Wrong(
         "the way of the CPU taken on the device",

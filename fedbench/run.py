@@ -69,7 +69,7 @@ def play(
 
     Args:
         scenario: The scenario to play.
-        device: ``auto``, ``cpu`` or ``cuda``.
+        device: ``auto``, ``cpu``, ``cuda``, or a backend that a package registers with torch.
         executor: ``loop``, ``stacked``, ``forked``, or ``auto``: the faster one of two.
         chunk: Clients that the stacked executor trains at once.
         callbacks: Followers of the run: objects of `Callback`, or functions that are called with

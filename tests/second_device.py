@@ -11,11 +11,11 @@ It has one stream and no memory of its own: it finds no race and no use of a fre
 import sys
 import types
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils import backend_registration
 from torch.utils._mode_utils import no_dispatch
 
@@ -37,7 +37,7 @@ class Held(Tensor):
     """A tensor on the second device, with the one of the CPU that it holds."""
 
     held: Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, held: Tensor) -> "Held":
@@ -53,7 +53,7 @@ class Held(Tensor):
         return made
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, operation: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         return perform(operation, args, kwargs or {})
@@ -70,10 +70,11 @@ class Held(Tensor):
         return self.cpu().tolist()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        memo[id(self)] = self.detach().clone().requires_grad_(self.requires_grad)
-        return memo[id(self)]
+        copied = self.detach().clone().requires_grad_(self.requires_grad)
+        memo[id(self)] = copied
+        return copied
 
-    def __repr__(self, **kwargs: object) -> str:
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         return f"{self.held!r} on {DEVICE}"
 
 
@@ -100,9 +101,10 @@ WAITING = {
 
 def perform(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Do an operation with the tensors of the CPU, refuse it, and count it."""
-    given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     if operation in COPIES:
         return copy(operation, args, kwargs)
+    given: list[Tensor] = []
+    replaced((args, kwargs), Tensor, lambda x: given.append(x))
     refuse(operation, args, given)
     name = operation._schema.name
     indices = list(args[1]) if name in INDEXED else []
@@ -176,9 +178,20 @@ def is_view(operation: Any) -> bool:
     return views and all(info is not None for info in returned)
 
 
+def replaced(tree: Any, kind: type[Tensor], new: Callable[[Any], Any]) -> Any:
+    """Return an operation's arguments or results with other tensors for those of a kind."""
+    if isinstance(tree, kind):
+        return new(tree)
+    if isinstance(tree, tuple | list):
+        return type(tree)([replaced(part, kind, new) for part in tree])
+    if isinstance(tree, dict):
+        return {name: replaced(part, kind, new) for name, part in tree.items()}
+    return tree
+
+
 def on_host(tree: Any) -> Any:
     """Replace tensors of the device by those that they hold."""
-    return pytree.tree_map_only(Held, lambda x: x.held, tree)
+    return replaced(tree, Held, lambda x: x.held)
 
 
 def held_on_device(out: Any, given: list[Tensor]) -> Any:
@@ -192,7 +205,7 @@ def held_on_device(out: Any, given: list[Tensor]) -> Any:
         assert known.shape == x.shape, f"{tuple(known.shape)} became {tuple(x.shape)}"
         return known
 
-    return pytree.tree_map_only(Tensor, outside, out)
+    return replaced(out, Tensor, outside)
 
 
 def wait(operation: object) -> None:
@@ -258,16 +271,17 @@ MADE = (
     "eye.m",
     "_local_scalar_dense",
 )
-libraries = []  # what a library registers goes with it
+libraries: list[Any] = []  # what a library registers goes with it
 
 
 def register() -> None:
     """Register the backend, once in a process."""
     backend_registration._setup_privateuseone_for_python_backend(NAME, Module())
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor copies where the copy is seen
-    everything = torch.library.Library("_", "IMPL")
+    library: Any = torch.library.Library
+    everything = library("_", "IMPL")
     everything.fallback(lambda operation, *a, **k: perform(operation, a, k), "PrivateUse1")
-    made = torch.library.Library("aten", "IMPL")
+    made = library("aten", "IMPL")
     for name in MADE:
         packet, _, overload = name.partition(".")
         operation = getattr(getattr(aten, packet), overload or "default")

@@ -103,7 +103,7 @@ def explained(command: Command) -> Command:
     return command
 
 
-Device = Annotated[str, option("Device to train on: auto, cpu or cuda.")]
+Device = Annotated[str, option("Device to train on: auto, cpu, cuda, or a backend of torch.")]
 Executor = Annotated[
     str, option("How clients are trained: auto, loop, stacked, recorded or forked.")
 ]

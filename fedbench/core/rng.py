@@ -185,7 +185,7 @@ class Key:
 
     def bits(self, count: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw ``(count,)`` int64 whose 64 bits are uniform."""
-        if isinstance(self.seed, int) and torch.device(device).type == "cpu":
+        if isinstance(self.seed, int) and not accelerated(torch.device(device)):
             out = np.empty(count, dtype=np.uint64)
             for start in range(0, count, _BLOCK):
                 stop = min(start + _BLOCK, count)

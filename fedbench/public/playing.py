@@ -77,7 +77,7 @@ def play(
 
     Args:
         scenario: Description of the run.
-        device: ``auto``, ``cpu`` or ``cuda``.
+        device: ``auto``, ``cpu``, ``cuda``, or a backend that a package registers with torch.
         executor: Training of the clients of a round: ``loop``, one after the other, ``stacked``,
             together, or ``auto``, the faster one.
         chunk: Clients that are trained at once by ``stacked``.

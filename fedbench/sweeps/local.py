@@ -38,7 +38,7 @@ class Options:
     wants the core (docs/results.md).
     """
 
-    device: str = "auto"  # or ``cpu`` or ``cuda``
+    device: str = "auto"  # or ``cpu``, ``cuda`` or a backend of torch
     executor: str = "auto"  # or ``loop``, ``stacked`` or ``forked``
     chunk: int = 32  # clients that the stacked executor trains at once
     workers: int = 0  # processes; 0 for a few per accelerator, or one per ``threads`` cores

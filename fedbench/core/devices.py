@@ -4,6 +4,8 @@ Everything that depends on the device asks here. CUDA has a name of its own only
 CUDA's alone: its graphs, its cuDNN, and which GPU a worker of a sweep sees.
 """
 
+import sys
+
 import torch
 
 from fedbench.core.choices import DEVICES
@@ -56,7 +58,9 @@ def title(device: torch.device) -> str:
 
 
 def memory(device: torch.device) -> int:
-    """Bytes of memory that an accelerator has."""
+    """Bytes of memory that an accelerator has; no limit on ``meta``, whose tensors need none."""
+    if device.type == "meta":
+        return sys.maxsize
     return int(torch.get_device_module(device).get_device_properties(device).total_memory)
 
 

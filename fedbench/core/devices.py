@@ -22,6 +22,11 @@ def replays_graphs(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+def multiplies_in_tf32(device: torch.device) -> bool:
+    """Whether torch can have a device multiply float32 in TF32; a CUDA device it can."""
+    return device.type == "cuda"
+
+
 def registered() -> str | None:
     """Name of the backend that is registered with torch and has a device, such as ``npu``."""
     name = torch._C._get_privateuse1_backend_name()

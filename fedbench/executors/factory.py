@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedbench.api import Protocol, Shared
 from fedbench.core.choices import Precision
-from fedbench.core.devices import accelerated, finish, replays_graphs
+from fedbench.core.devices import accelerated, finish, multiplies_in_tf32, replays_graphs
 from fedbench.core.errors import ConfigError, Unavailable, require
 from fedbench.core.rng import Key
 from fedbench.data.augmentation import CropFlip
@@ -62,7 +62,7 @@ def require_device(name: str, device: torch.device) -> None:
 
 def require_precision(precision: Precision, device: torch.device) -> None:
     """Raise `Unavailable` for TF32 on a device that has no such products."""
-    if precision == "tf32" and device.type != "cuda":
+    if precision == "tf32" and not multiplies_in_tf32(device):
         raise Unavailable(
             f"--precision tf32 must have --device cuda, got {device.type}; use fp32 or bf16"
         )

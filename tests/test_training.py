@@ -339,7 +339,7 @@ def test_beside_an_accelerator_only_children_train(
     two_threads: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Autograd starts threads for it at the first gradient, and then refuses in a forked child.
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     parent, pids = os.getpid(), []
 
     class Local(FedAvg):

@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbench.core.devices import accelerated
+
 _GAMMA = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio, made odd
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _MASK = (1 << 64) - 1
@@ -183,7 +185,7 @@ class Key:
 
     def bits(self, count: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw ``(count,)`` int64 whose 64 bits are uniform."""
-        if isinstance(self.seed, int) and torch.device(device).type == "cpu":
+        if isinstance(self.seed, int) and not accelerated(torch.device(device)):
             out = np.empty(count, dtype=np.uint64)
             for start in range(0, count, _BLOCK):
                 stop = min(start + _BLOCK, count)
@@ -212,7 +214,7 @@ class Key:
         """Draw integers in [0, 2**16) as float32, four from each 64-bit draw."""
         count = math.prod(shape)
         words = self.bits(-(-count // 4), device)
-        if isinstance(self.seed, int) and words.device.type == "cpu":
+        if isinstance(self.seed, int) and not accelerated(words.device):
             parts = words.numpy().view("<u2")[:count].astype(np.float32)
             return torch.from_numpy(parts).reshape(shape)
         shifts = torch.arange(0, 64, 16, device=device)
@@ -225,7 +227,7 @@ class Key:
         The cheapest Bernoulli sample, for masks that are drawn in every training step.
         """
         draws = self.shorts(*p.shape, device=p.device)
-        if isinstance(self.seed, int) and p.device.type == "cpu":  # NumPy compares faster
+        if isinstance(self.seed, int) and not accelerated(p.device):  # NumPy compares faster
             return torch.from_numpy(draws.numpy() < p.detach().numpy() * np.float32(65536))
         return draws < p * 65536
 
@@ -241,7 +243,7 @@ class Key:
     def flips(self, count: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw ``(count,)`` float32 in {-1, +1} like `signs`, 64 from each 64-bit draw."""
         words = self.bits(-(-count // 64), device)
-        if isinstance(self.seed, int) and words.device.type == "cpu":
+        if isinstance(self.seed, int) and not accelerated(words.device):
             data = words.numpy().astype("<i8", copy=False).view(np.uint8)
             drawn = np.unpackbits(data, count=count, bitorder="little")
             return torch.from_numpy(drawn.astype(np.float32)).mul_(2).sub_(1)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedbench.api import Protocol, Shared
 from fedbench.core.choices import Precision
+from fedbench.core.devices import accelerated, finish, multiplies_in_tf32, replays_graphs
 from fedbench.core.errors import ConfigError, Unavailable, require
 from fedbench.core.rng import Key
 from fedbench.data.augmentation import CropFlip
@@ -49,12 +50,22 @@ def require_known(name: str) -> None:
     require("--executor", name, name in NAMES, ", ".join(NAMES[:-1]) + f" or {NAMES[-1]}")
 
 
-def require_device(name: str, cuda: bool) -> None:
+def require_device(name: str, device: torch.device) -> None:
     """Raise `Unavailable` for an executor that this device does not have."""
-    if name == "recorded" and not cuda:
-        raise Unavailable("--executor recorded must have --device cuda, got cpu; use stacked")
+    if name == "recorded" and not replays_graphs(device):
+        raise Unavailable(
+            f"--executor recorded must have --device cuda, got {device.type}; use stacked"
+        )
     if name == "forked" and not hasattr(os, "fork"):
         raise Unavailable("--executor forked needs a system with fork, as Linux; use loop")
+
+
+def require_precision(precision: Precision, device: torch.device) -> None:
+    """Raise `Unavailable` for TF32 on a device that has no such products."""
+    if precision == "tf32" and not multiplies_in_tf32(device):
+        raise Unavailable(
+            f"--precision tf32 must have --device cuda, got {device.type}; use fp32 or bf16"
+        )
 
 
 def executor(
@@ -85,12 +96,13 @@ def executor(
         if name != "forked":
             warnings.warn(f"clients train one after the other: the model {why}", stacklevel=2)
             name = "loop"
-    cuda = shared.device.type == "cuda"
-    require_device(name, cuda)
+    require_device(name, shared.device)
+    require_precision(precision, shared.device)
+    beside = accelerated(shared.device)
     training = (protocol, shared, schedule)
     options: TrainingOptions = {"precision": precision, "augment": augment}
     stacked = Stacked(*training, chunk, **options)
-    kind = choose(stacked, together) if name == "auto" or (name == "together" and cuda) else name
+    kind = choose(stacked, together) if name == "auto" or (name == "together" and beside) else name
     if name == "together":
         tape = recorder() if kind == "recorded" else None
         return Together(*training, chunk, **options, recorder=tape)
@@ -121,13 +133,13 @@ def choose(stacked: Stacked, together: float) -> str:
     On average ``together`` clients share a launch (see `crowd`). With ``FEDBENCH_PROBE=off``
     nothing is measured: ``loop`` on a CPU and ``stacked`` elsewhere.
     """
-    device = stacked.shared.device.type
+    device = stacked.shared.device
     if not may_measure():
-        return "loop" if device == "cpu" else "stacked"
+        return "stacked" if accelerated(device) else "loop"
     training = (stacked.protocol, stacked.shared, stacked.schedule)
     options: TrainingOptions = {"precision": stacked.precision, "augment": stacked.augment}
     ways: dict[str, Executor] = {"loop": Loop(*training, **options), "stacked": stacked}
-    if device == "cuda" and not stacked.schedule.coins:  # with coins no shape comes again
+    if replays_graphs(device) and not stacked.schedule.coins:  # with coins no shape comes again
         ways["recorded"] = Recorded(*training, stacked.chunk, **options)
     clients = min(int(together), stacked.width, MOST)
     if clients < 2:
@@ -180,7 +192,7 @@ def measured(ways: Mapping[str, Executor], clients: int) -> str:
     group = strangers(loop.protocol, loop.shared, clients, STEPS * schedule.batch_size)
     seconds(ways["loop"], group[:1])
     warm = seconds(ways["loop"], group[:1])  # the first time was cold
-    if loop.shared.device.type == "cpu" and warm > HEAVY * STEPS:
+    if not accelerated(loop.shared.device) and warm > HEAVY * STEPS:
         return "loop"
     for way in list(ways.values())[1:]:
         for _ in range(AFTER + 1):  # a launch is recorded at its second time
@@ -196,8 +208,7 @@ def measured(ways: Mapping[str, Executor], clients: int) -> str:
 
 def seconds(executor: Executor, clients: Sequence[Client]) -> float:
     """Seconds of wall clock that training takes, with the work of the device."""
-    if executor.shared.device.type == "cuda":
-        torch.cuda.synchronize()
+    finish(executor.shared.device)
     start = time.perf_counter()
     updates: Tensor = executor.train(clients)[0]
     updates[0, 0].item()

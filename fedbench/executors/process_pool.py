@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Memory
+from fedbench.core.devices import accelerated
 from fedbench.core.errors import FedbenchError
 from fedbench.executors.training import Client, Executor, Loop, Trained
 
@@ -58,10 +59,10 @@ class Forked(Executor):
         if it ended otherwise, `FedbenchError` if leaves change their type in training.
         """
         threads = torch.get_num_threads()
-        here = 0 if torch.cuda.is_available() else 1
+        here = 0 if torch.accelerator.is_available() else 1
         workers = min(threads, len(clients))
         alone = threads < 2 or workers <= here
-        if alone or self.shared.device.type != "cpu" or not hasattr(os, "fork"):
+        if alone or accelerated(self.shared.device) or not hasattr(os, "fork"):
             return self.loop.train(clients)
         rows = list(range(len(clients)))
         jobs: list[Job] = [(rows[w::workers], list(clients[w::workers])) for w in range(workers)]

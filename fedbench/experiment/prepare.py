@@ -11,7 +11,8 @@ from fedbench.api import Attack, Shared, Traits, hooks
 from fedbench.core import registry
 from fedbench.core.blame import ask
 from fedbench.core.canonical import require_canonical
-from fedbench.core.choices import DEVICES, SUMS
+from fedbench.core.choices import SUMS
+from fedbench.core.devices import accelerated, current, require_device_name
 from fedbench.core.errors import ConfigError, Incompatible, Unavailable, require
 from fedbench.core.rng import Secret
 from fedbench.data.augmentation import CropFlip
@@ -195,8 +196,11 @@ def followed(engine: str, attack: Attack) -> str:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device, CUDA deterministic and fp32 exact; `Unavailable` if it is absent."""
-    require("--device", name, name in DEVICES, f"{', '.join(DEVICES[:-1])} or {DEVICES[-1]}")
+    """Return the device, deterministic and on CUDA fp32 exact; `Unavailable` if it is absent.
+
+    ``auto`` is CUDA or the CPU; a backend that a package registers with torch goes by its name.
+    """
+    require_device_name(name)
     if name == "mps":
         raise Unavailable(
             "--device mps has no float64, in which losses, rules and bounds on ε are computed; "
@@ -205,14 +209,17 @@ def choose_device(name: str) -> torch.device:
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise Unavailable("--device cuda needs a CUDA device, got none; use --device cpu")
-    if name == "cpu" or not available:
-        return torch.device("cpu")
+    if name == "auto":
+        name = "cuda" if available else "cpu"
+    device = current(name)
+    if not accelerated(device):
+        return device
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
-    return torch.device("cuda")
+    return device
 
 
 def load_pool(dataset: str) -> Data:

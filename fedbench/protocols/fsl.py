@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Shared
 from fedbench.api.protocol import Variants
+from fedbench.core.devices import accelerated
 from fedbench.core.errors import require
 from fedbench.core.registry import UNWRITTEN
 from fedbench.core.rng import Key
@@ -74,7 +75,7 @@ def mask_rows(scores: Tensor, count: int) -> Tensor:
     The last ``count`` edges of a stable argsort, by a threshold instead of a sort: from a partition
     on a CPU, from radix select on an accelerator.
     """
-    if scores.device.type != "cpu":
+    if accelerated(scores.device):
         return mask_without_asking(scores, count)
     t = scores.shape[1] - count
     threshold = torch.from_numpy(np.partition(scores.numpy(), t, axis=1)[:, t : t + 1])

@@ -41,7 +41,7 @@ class Job:
     """A run as a worker plays it."""
 
     scenario: Scenario
-    device: str  # ``auto``, ``cpu`` or ``cuda``
+    device: str  # ``auto``, ``cpu``, ``cuda`` or a backend of torch
     executor: str  # ``together`` with the worker's other runs, or a name of `executors.factory`
     chunk: int  # clients that are trained at once
     number: int = 0  # name of the run in the worker's news

@@ -118,12 +118,17 @@ def found(
     convolve: Convolve = torch.nn.functional.conv2d,
     augment: CropFlip | None = None,
 ) -> list[str]:
-    """What a launch of its clients moves from one device to another, or makes of numbers."""
+    """What a launch of its clients moves from one device to another, or makes of numbers.
+
+    It is the second one: the first makes constants, and only later ones are recorded.
+    """
     watched, shared = Watched(), dataclasses.replace(META, network=network)
     engine = Stacked(protocol, shared, SCHEDULE, augment=augment, recorder=watched)
     engine.__dict__["convolve"] = convolve
     clients = strangers(protocol, dataclasses.replace(CPU, network=network), 2, 6)
-    updates, _ = engine.train([moved(client, wrap) for client in clients])
+    there = [moved(client, wrap) for client in clients]
+    dataclasses.replace(engine, recorder=None).train(there)
+    updates, _ = engine.train(there)
     assert updates.device.type == "meta"
     return watched.moves + watched.makes
 

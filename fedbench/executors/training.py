@@ -58,7 +58,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     labels = torch.arange(logits.shape[1], device=y.device)
     # as a sum, because the backward pass of `gather` is slow in torch's deterministic mode on CUDA
     chosen = torch.where(y[:, None] == labels, log_softmax(logits, dim=1), 0.0).sum(dim=1)
-    return -chosen.sum() / (y >= 0).sum().to(logits.dtype)
+    return -chosen.sum() / (y >= 0).sum(dtype=logits.dtype)
 
 
 @dataclass(frozen=True)

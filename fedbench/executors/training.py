@@ -19,6 +19,7 @@ from torch.nn.functional import log_softmax
 from fedbench.api import Batches, Grad, Gradient, Memory, Protocol, Shared, hooks
 from fedbench.api.protocol import Pull
 from fedbench.core.choices import Precision
+from fedbench.core.copies import sent
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -236,7 +237,8 @@ class Loop(Executor):
         updates = torch.zeros(0, layout.d, device=self.shared.device)
         memories = []
         for i, client in enumerate(clients):
-            steps = _Steps(client, self.schedule.rows(len(client.x), client.key))
+            drawn = self.schedule.rows(len(client.x), client.key)
+            steps = _Steps(client, [sent(rows, client.x.device) for rows in drawn])
             number = torch.full((), client.round, device=self.shared.device)
             batches = self.batches(steps, client.key, number)
             grad = hooks.wrapped(client.wrap_grad, gradient)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedbench.core.choices import Checks
+from fedbench.core.copies import sent
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.tiling import finite_rows
 from fedbench.payload.packets import Packet, Part, join
@@ -54,7 +55,8 @@ class Payload(ABC):
         """Return the messages of these rows, copied; negative ones count from the end."""
         index = torch.as_tensor(rows, dtype=torch.long)
         index = torch.where(index < 0, index + len(self), index)
-        taken = {name: x.index_select(0, index.to(x.device)) for name, x in self._tensors().items()}
+        tensors = self._tensors().items()
+        taken = {name: x.index_select(0, sent(index, x.device)) for name, x in tensors}
         return dataclasses.replace(self, **taken)
 
     def put(self, rows: Tensor | Sequence[int], other: Self) -> Self:

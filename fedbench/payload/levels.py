@@ -103,11 +103,23 @@ class Levels(Payload):
         """Return ``d H`` bits with the entropy H of a row's levels, and 32 per scale and float."""
         floats = 32 * (self.scales.shape[1] + self.rest.shape[1])
         bits = []
-        for row in self.levels:
-            histogram = torch.bincount(row.to(torch.int64) + self.top)
+        for histogram in self._histograms():
             counts = histogram[histogram > 0].double()
-            bits.append(-(counts * torch.log2(counts / len(row))).sum() + floats)
-        return torch.stack(bits).cpu() if bits else torch.zeros(0, dtype=torch.float64)
+            bits.append(-(counts * torch.log2(counts / self.levels.shape[1])).sum() + floats)
+        return torch.stack(bits) if bits else torch.zeros(0, dtype=torch.float64)
+
+    def _histograms(self) -> Tensor:
+        """``(n, 2 top + 1)`` on the CPU: how often each level is in a row."""
+        width = 2 * self.top + 1
+        if self.levels.device.type == "cpu":
+            rows = [
+                torch.bincount(row.to(torch.int64) + self.top, minlength=width)
+                for row in self.levels
+            ]
+            return torch.stack(rows) if rows else torch.zeros(0, width)
+        starts = torch.arange(len(self), device=self.levels.device)[:, None] * width + self.top
+        places = (self.levels.to(torch.int64) + starts).reshape(-1)
+        return torch.bincount(places, minlength=width * len(self)).reshape(-1, width).cpu()
 
     def headers(self) -> dict[str, Tensor]:
         return {"scales": self.scales}

@@ -143,7 +143,7 @@ class Payload(ABC):
         if not rows:
             return None, accepted
         columns = [row._tensors() for row in rows]
-        stacked = {name: torch.cat([x[name] for x in columns]).to(device) for name in columns[0]}
+        stacked = {n: sent(torch.cat([x[n] for x in columns]), device) for n in columns[0]}
         return dataclasses.replace(rows[0], **stacked), accepted
 
     def receive(
@@ -165,10 +165,11 @@ class Payload(ABC):
         ``none``: all; ``finite``: no NaN, no infinity; ``range``: also `in_range`.
         """
         rows = torch.ones(len(self), dtype=torch.bool)
-        if checks != "none":
-            for x in self._tensors().values():
-                if x.is_floating_point():
-                    rows &= finite_rows(x).cpu()
+        if checks == "none" or not len(self):
+            return rows
+        floats = [x for x in self._tensors().values() if x.is_floating_point()]
+        if floats:
+            rows = torch.stack([finite_rows(x) for x in floats]).all(dim=0).cpu()
         return rows & self.in_range().cpu() if checks == "range" else rows
 
 

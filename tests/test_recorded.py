@@ -141,6 +141,37 @@ def test_a_launch_reads_no_number_and_moves_none() -> None:
     assert found(FedAvg(), augment=AUGMENT) == []
 
 
+class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the operations that compute something, as a device would launch them."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        aliases = [a.alias_info for a in func._schema.arguments]
+        view = any(alias is not None and not alias.is_write for alias in aliases)
+        self.count += not view and func is not torch.ops.aten._unsafe_view.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("name", "most"), [("fedavg", 50), ("fsl", 102), ("fedpm", 150)])
+def test_the_kernels_of_a_local_step_are_no_more_than_they_were(name: str, most: int) -> None:
+    protocol = registry.load("protocol", name)
+    network = registry.load("model", "lenet").build((1, 28, 28), 10)
+    here, there = (dataclasses.replace(shared, network=network) for shared in (CPU, META))
+    counts = []
+    for samples in (8, 16):  # two steps, and four
+        clients = [moved(c, untouched) for c in strangers(protocol, here, 2, samples)]
+        engine = Stacked(protocol, there, Schedule(1, 4))
+        engine.__dict__["convolve"] = torch.nn.functional.conv2d
+        engine.train(clients)
+        with Kernels() as kernels:
+            engine.train(clients)
+        counts.append(kernels.count)
+    assert (counts[1] - counts[0]) / 2 <= most
+
+
 @pytest.mark.edges("lenet5")
 @pytest.mark.parametrize("model", ["lenet5", "cnn4", "resnet20"])
 def test_nor_does_one_of_another_network(model: str) -> None:

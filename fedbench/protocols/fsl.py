@@ -16,6 +16,7 @@ from fedbench.api.protocol import Variants
 from fedbench.core.errors import require
 from fedbench.core.registry import UNWRITTEN
 from fedbench.core.rng import Key
+from fedbench.core.scatter import scatter_distinct
 from fedbench.core.trees import Layout, Tree
 from fedbench.models.network import Network
 from fedbench.payload import Payload, Rankings, TopRankings, ranking
@@ -280,7 +281,7 @@ class FSL(LocalSGD[Tensor]):
     def scored(self, shared: Shared, order: Tensor) -> Tensor:
         """``(d,)`` scores ``theta_s`` in a ranking's order: the edge at position i has the ith."""
         layers = zip(sorted_scores(shared, self.signed), shared.weights.layers(order), strict=True)
-        scored = [torch.empty_like(s).scatter_(0, edges.long(), s) for s, edges in layers]
+        scored = [scatter_distinct(torch.empty_like(s), 0, e.long(), s) for s, e in layers]
         return torch.cat(scored)
 
     def idle(self, shared: Shared, broadcast: Payload) -> Tensor:

@@ -122,8 +122,9 @@ def _words(names: tuple[str | int, ...], device: torch.device) -> Tensor:
 @lru_cache(maxsize=8)
 def _counters(counts: tuple[int, ...], device: torch.device) -> Tensor:
     """Sums that the draws of streams of these lengths add to their seeds, one after the other."""
-    counters = torch.cat([torch.arange(1, count + 1) for count in counts])
-    return sent(counters * _signed(_GAMMA), device)
+    counters = np.concatenate([np.arange(1, count + 1, dtype=np.uint64) for count in counts])
+    counters *= np.uint64(_GAMMA)
+    return sent(torch.from_numpy(counters.view(np.int64)), device)
 
 
 @cache

@@ -19,6 +19,7 @@ from fedbench.api import Defense, ServerView, hooks
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask
 from fedbench.core.choices import SUMS
+from fedbench.core.copies import sent
 from fedbench.core.errors import require
 from fedbench.core.settings import note, restored_after
 from fedbench.core.tiling import finite_rows
@@ -275,7 +276,7 @@ def attack_context(
     context = threat_model.AttackContext(
         honest=honest,
         updates=updates,
-        trained=updates[owned.rows.to(updates.device)],
+        trained=updates[sent(owned.rows, updates.device)],
         idle=idle,
         owned=owned,
         codec=threat_model.own_codec(protocol, setup.shared, keys, memories),

@@ -19,6 +19,7 @@ from fedbench.api import Defense, Memory, Protocol, ServerView, Shared, Traits, 
 from fedbench.api.attack import TIERS, Attack, AttackView, Knowledge, Local, Oracle, Rehearsal
 from fedbench.api.hooks import Note
 from fedbench.core.blame import Hook, shown
+from fedbench.core.copies import sent
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
 from fedbench.executors.training import Client, Executor
@@ -160,7 +161,7 @@ def train(
     `PluginError` if it raised, or returned no images, labels or gradients of that form.
     """
     if not attack.trains:
-        return updates[owned.rows.to(updates.device)]
+        return updates[sent(owned.rows, updates.device)]
     poisoned = []
     network = executor.shared.network
     for i, number, row in zip(owned.ids, owned.numbers, owned.rows.tolist(), strict=True):

@@ -19,6 +19,7 @@ from torch.nn.functional import log_softmax
 from fedbench.api import Batches, Grad, Gradient, Memory, Protocol, Shared, hooks
 from fedbench.api.protocol import Pull
 from fedbench.core.choices import Precision
+from fedbench.core.copies import sent
 from fedbench.core.devices import accelerated
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
@@ -59,7 +60,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     labels = torch.arange(logits.shape[1], device=y.device)
     # as a sum, because the backward pass of `gather` is slow in torch's deterministic mode on CUDA
     chosen = torch.where(y[:, None] == labels, log_softmax(logits, dim=1), 0.0).sum(dim=1)
-    return -chosen.sum() / (y >= 0).sum().to(logits.dtype)
+    return -chosen.sum() / (y >= 0).sum(dtype=logits.dtype)
 
 
 @dataclass(frozen=True)
@@ -257,7 +258,8 @@ class Loop(Executor):
         updates = torch.zeros(0, layout.d, device=self.shared.device)
         memories = []
         for i, client in enumerate(clients):
-            steps = _Steps(client, self.schedule.rows(len(client.x), client.key))
+            drawn = self.schedule.rows(len(client.x), client.key)
+            steps = _Steps(client, [sent(rows, client.x.device) for rows in drawn])
             number = torch.full((), client.round, device=self.shared.device)
             batches = self.batches(steps, client.key, number)
             grad = hooks.wrapped(client.wrap_grad, gradient)

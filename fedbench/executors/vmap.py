@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 
 from fedbench.api import Memory, hooks
+from fedbench.core.copies import sent
 from fedbench.core.devices import accelerated, usable_memory
-from fedbench.core.rng import Key
+from fedbench.core.rng import Key, seeds_of
 from fedbench.core.trees import Tree
 from fedbench.executors import training
 from fedbench.executors.conv_kernels import Load, chosen
@@ -176,8 +177,8 @@ def _launch(jobs: Sequence[Job]) -> tuple[Tensor, Memory]:
     engine, first = jobs[0]
     clients = [client for _, client in jobs]
     x, y = batched(clients, engine.schedule)
-    seeds = torch.stack([client.key.tensor() for client in clients]).to(engine.shared.device)
-    rounds = torch.tensor([client.round for client in clients], device=engine.shared.device)
+    seeds = seeds_of([client.key for client in clients], engine.shared.device)
+    rounds = sent(torch.tensor([client.round for client in clients]), engine.shared.device)
     several = any(other is not engine for other, _ in jobs)
     frozen = stacked([other.frozen for other, _ in jobs]) if several else engine.frozen
     layout = engine.protocol.trained(engine.shared)
@@ -234,7 +235,7 @@ def batched(
             place[: len(rows)] = rows + start
         start += len(client.x)
     x, y = clients[0].x, clients[0].y
-    order = order.to(x.device)
+    order = sent(order, x.device)
     images = torch.cat([*(client.x for client in clients), x.new_zeros(1, *x.shape[1:])])
     labels = torch.cat([*(client.y for client in clients), y.new_full((1,), -1)])
     return images[order], labels[order]

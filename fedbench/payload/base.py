@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedbench.core.choices import Checks
+from fedbench.core.copies import sent
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.threads import each
 from fedbench.core.tiling import finite_rows
@@ -55,7 +56,8 @@ class Payload(ABC):
         """Return the messages of these rows, copied; negative ones count from the end."""
         index = torch.as_tensor(rows, dtype=torch.long)
         index = torch.where(index < 0, index + len(self), index)
-        taken = {name: x.index_select(0, index.to(x.device)) for name, x in self._tensors().items()}
+        tensors = self._tensors().items()
+        taken = {name: x.index_select(0, sent(index, x.device)) for name, x in tensors}
         return dataclasses.replace(self, **taken)
 
     def put(self, rows: Tensor | Sequence[int], other: Self) -> Self:
@@ -149,7 +151,7 @@ class Payload(ABC):
         if not rows:
             return None, accepted
         columns = [row._tensors() for row in rows]
-        stacked = {name: torch.cat([x[name] for x in columns]).to(device) for name in columns[0]}
+        stacked = {n: sent(torch.cat([x[n] for x in columns]), device) for n in columns[0]}
         return dataclasses.replace(rows[0], **stacked), accepted
 
     @classmethod
@@ -179,10 +181,11 @@ class Payload(ABC):
         ``none``: all; ``finite``: no NaN, no infinity; ``range``: also `in_range`.
         """
         rows = torch.ones(len(self), dtype=torch.bool)
-        if checks != "none":
-            for x in self._tensors().values():
-                if x.is_floating_point():
-                    rows &= finite_rows(x).cpu()
+        if checks == "none" or not len(self):
+            return rows
+        floats = [x for x in self._tensors().values() if x.is_floating_point()]
+        if floats:
+            rows = torch.stack([finite_rows(x) for x in floats]).all(dim=0).cpu()
         return rows & self.in_range().cpu() if checks == "range" else rows
 
 

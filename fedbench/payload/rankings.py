@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedbench.core.devices import accelerated
 from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.scatter import scatter_distinct
 from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.packets import Packet, Part, index_width, pack, split, unpack
 
@@ -65,7 +66,7 @@ def reputation(
     for layer, positions in zip(layers, torch.split(out, list(sizes), dim=1), strict=True):
         size, count = positions.shape[1], layer.shape[1]
         ends = torch.arange(size - count, size, dtype=torch.int32, device=symbols.device)
-        positions.scatter_(1, layer.to(torch.int64), ends.expand_as(layer))
+        scatter_distinct(positions, 1, layer.to(torch.int64), ends.expand_as(layer))
     return out
 
 

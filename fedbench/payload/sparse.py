@@ -15,6 +15,7 @@ from fedbench.core.devices import accelerated
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.order_statistics import largest
 from fedbench.core.rng import Key
+from fedbench.core.scatter import scatter_distinct
 from fedbench.payload import packets as wire
 from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.packets import Packet, Part
@@ -52,7 +53,8 @@ class SparseVectors(Payload):
     def values(self) -> Tensor:
         """Return dense rows ``(n, d + p)``."""
         dense = self.entries.new_zeros(len(self.entries), self.d)
-        return torch.cat([dense.scatter_(1, self.indices, self.entries), self.rest], dim=1)
+        filled = scatter_distinct(dense, 1, self.indices, self.entries)
+        return torch.cat([filled, self.rest], dim=1)
 
     def headers(self) -> dict[str, Tensor]:
         return {"indices": self.indices}
@@ -137,7 +139,8 @@ class SeededSparse(Payload):
     def values(self) -> Tensor:
         """Return dense rows ``(n, d + p)``."""
         dense = self.entries.new_zeros(len(self.entries), self.d)
-        return torch.cat([dense.scatter_(1, self.indices(), self.entries), self.rest], dim=1)
+        filled = scatter_distinct(dense, 1, self.indices(), self.entries)
+        return torch.cat([filled, self.rest], dim=1)
 
     def nearest(self, values: Tensor) -> Self:
         """Return the values at the chosen coordinates."""

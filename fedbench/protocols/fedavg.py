@@ -70,8 +70,9 @@ class LocalSGD(Protocol[State], Generic[State]):
         trained = tree
         velocity = sgd.init(tree)
         steps = zip(batches, self.rates(batches), strict=True)
+        keys = key.fold("step").branches(range(len(batches)))
         for step, ((x, y), rate) in enumerate(steps):
-            gradient = grad(trained, x, y, key.fold("step", step))
+            gradient = grad(trained, x, y, keys[step])
             trained, velocity = sgd.step(trained, gradient, velocity, rate)
             landed = self.landed(trained, tree, rate)
             trained = landed | {name: trained[name] for name in batches.statistics}

@@ -269,8 +269,9 @@ class FedSparse(Protocol[Gated]):
         sgd = SGD(lr=self.lr, statistics=batches.statistics)
         adamax = Adamax(lr=self.threshold_lr)
         velocity, moments = sgd.init(w), adamax.init(v)
+        keys = key.fold("step").branches(range(len(batches)))
         for step, (x, y) in enumerate(batches):
-            gradient = grad(w | v, x, y, key.fold("step", step))
+            gradient = grad(w | v, x, y, keys[step])
             self._add_prior(gradient, w, v, start, prior)
             w_gradient, v_gradient = split_tree(gradient)
             w, velocity = sgd.step(w, w_gradient, velocity)

@@ -55,6 +55,11 @@ def title(device: torch.device) -> str:
     return str(torch.get_device_module(device).get_device_name(device))
 
 
-def memory(device: torch.device) -> int:
-    """Bytes of memory that an accelerator has."""
+def memory(device: torch.device) -> int | None:
+    """Bytes of memory that an accelerator has; None for the CPU, and for ``meta``, which has none.
+
+    Everything else treats ``meta``, which computes nothing, as an accelerator.
+    """
+    if device.type in ("cpu", "meta"):
+        return None
     return int(torch.get_device_module(device).get_device_properties(device).total_memory)

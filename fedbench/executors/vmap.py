@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 
 from fedbench.api import Memory, hooks
-from fedbench.core.devices import accelerated, memory
+from fedbench.core.devices import memory
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors import training
@@ -51,9 +51,10 @@ class Stacked(training.Executor):
     def _width(self, convolve: Convolve) -> int:
         device = self.shared.device
         budget = BUDGET
-        if accelerated(device):
+        total = memory(device)
+        if total is not None:
             share = SHARE if self.recorder is None else SHARE / 2  # recordings keep as much again
-            budget = int(share * memory(device))
+            budget = int(share * total)
         client = footprint(self.shared.network, self.schedule.batch_size, convolve)
         return max(1, min(self.chunk, budget // client))
 

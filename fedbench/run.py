@@ -119,7 +119,9 @@ def play(
                 followers.round(setup.scenario, rounds[-1])
             if deliver is not None:
                 deliver(final_model(setup, state.server))
-            record = build_record(setup, state, rounds, now() - start, note(restore()))
+            record = build_record(
+                setup, state, rounds, now(setup.shared.device) - start, note(restore())
+            )
         followers.finished(record)
         return record
 
@@ -161,10 +163,10 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     owned = setup.owned(ids, step)
     view = setup.view(ids, broadcast, step)
     with span("attack"):
-        start = now()
+        start = now(setup.shared.device)
         context = attack_context(setup, state, clients, trained, updates, honest, idle, owned, view)
         forged = threat_model.forge(setup.attack(step), context, state.adversary)
-        state.attack_seconds += now() - start
+        state.attack_seconds += now(setup.shared.device) - start
         state.last_broadcast = trees[0] if heard_by_all(setup, state.server, ids, trees) else None
 
     # 5  the wire: the server gets what the bytes say, and rejects what is not legal

@@ -98,7 +98,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"attack": "rank-reversal"}, "rank-reversal works on Rankings, TopRankings, but fedavg se"),
     ({"attack": "dyn-opt:direction=up"}, "--attack dyn-opt:direction=up: input should be 'std"),
     ({"protocol": "fedavg:lr=0"}, "FedAvg.lr must be > 0, got 0.0"),
-    ({"precision": "fp16"}, r"--precision: input should be 'fp32' or 'bf16'"),
+    ({"precision": "fp16"}, r"--precision: input should be 'fp32', 'tf32' or 'bf16'"),
 ]
 
 

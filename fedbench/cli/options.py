@@ -109,7 +109,7 @@ Executor = Annotated[
 ]
 Chunk = Annotated[int, option("Clients that a stacked launch trains; fewer need less memory.")]
 Workers = Annotated[
-    int, option("Runs at the same time; 0 is one per GPU, or one per --threads cores.")
+    int, option("Runs at the same time; 0 is up to 4 per GPU, or one per --threads cores.")
 ]
 Threads = Annotated[int, option("Threads of torch in each process, on a CPU.")]
 RunTimeout = Annotated[float, option("Seconds after which a run is ended and counts as failed.")]

@@ -4,6 +4,8 @@ Everything that depends on the device asks here. CUDA has a name of its own only
 CUDA's alone: its graphs, its cuDNN, and which GPU a worker of a sweep sees.
 """
 
+import sys
+
 import torch
 
 from fedbench.core.choices import DEVICES
@@ -17,6 +19,11 @@ def accelerated(device: torch.device) -> bool:
 
 def replays_graphs(device: torch.device) -> bool:
     """Whether launches on a device can be recorded as a graph; torch can do that on CUDA."""
+    return device.type == "cuda"
+
+
+def multiplies_in_tf32(device: torch.device) -> bool:
+    """Whether torch can have a device multiply float32 in TF32; a CUDA device it can."""
     return device.type == "cuda"
 
 
@@ -55,11 +62,37 @@ def title(device: torch.device) -> str:
     return str(torch.get_device_module(device).get_device_name(device))
 
 
-def memory(device: torch.device) -> int | None:
-    """Bytes of memory that an accelerator has; None for the CPU, and for ``meta``, which has none.
-
-    Everything else treats ``meta``, which computes nothing, as an accelerator.
-    """
-    if device.type in ("cpu", "meta"):
-        return None
+def memory(device: torch.device) -> int:
+    """Bytes of memory that an accelerator has; no limit on ``meta``, whose tensors need none."""
+    if device.type == "meta":
+        return sys.maxsize
     return int(torch.get_device_module(device).get_device_properties(device).total_memory)
+
+
+def usable_memory(device: torch.device) -> int:
+    """Bytes of an accelerator that this process can still fill, what others hold left out.
+
+    All of its memory with a backend that does not count. On CUDA at most the share of the process,
+    see `share_with`.
+    """
+    total = memory(device)
+    if device.type != "cuda":
+        return total
+    free, _ = torch.cuda.mem_get_info(device)
+    held = torch.cuda.memory_allocated(device)
+    reusable = torch.cuda.memory_reserved(device) - held  # torch keeps it for what comes
+    share = torch.cuda.get_per_process_memory_fraction(device)
+    return min(free + reusable, int(share * total) - held)
+
+
+def share_with(processes: int) -> None:
+    """Limit this process to its equal share of the current GPU, which so many processes use."""
+    torch.cuda.set_per_process_memory_fraction(1 / processes)
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Return the most bytes of an accelerator that this process has had; None if nobody counts."""
+    if not accelerated(device):
+        return None
+    counter = getattr(torch.get_device_module(device), "max_memory_allocated", None)
+    return None if counter is None else int(counter(device))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedbench.api import Protocol, Shared
 from fedbench.core.choices import Precision
-from fedbench.core.devices import accelerated, finish, replays_graphs
+from fedbench.core.devices import accelerated, finish, multiplies_in_tf32, replays_graphs
 from fedbench.core.errors import ConfigError, Unavailable, require
 from fedbench.core.rng import Key
 from fedbench.data.augmentation import CropFlip
@@ -60,6 +60,14 @@ def require_device(name: str, device: torch.device) -> None:
         raise Unavailable("--executor forked needs a system with fork, as Linux; use loop")
 
 
+def require_precision(precision: Precision, device: torch.device) -> None:
+    """Raise `Unavailable` for TF32 on a device that has no such products."""
+    if precision == "tf32" and not multiplies_in_tf32(device):
+        raise Unavailable(
+            f"--precision tf32 must have --device cuda, got {device.type}; use fp32 or bf16"
+        )
+
+
 def executor(
     name: str,
     protocol: Protocol[Any],
@@ -89,6 +97,7 @@ def executor(
             warnings.warn(f"clients train one after the other: the model {why}", stacklevel=2)
             name = "loop"
     require_device(name, shared.device)
+    require_precision(precision, shared.device)
     beside = accelerated(shared.device)
     training = (protocol, shared, schedule)
     options: TrainingOptions = {"precision": precision, "augment": augment}

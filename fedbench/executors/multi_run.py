@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, TypeVar
 
+import torch
+
+from fedbench.core.devices import finish
 from fedbench.core.settings import Settings
 from fedbench.executors.cuda_graphs import Recorder, cuda_graphs
 from fedbench.executors.training import Client, Trained
@@ -38,8 +41,14 @@ def recorder() -> Recorder:
     return Recorder(cuda_graphs()) if member is None else member.group.recorder
 
 
-def now() -> float:
-    """Seconds of the clock, for a run of a group without the time it waited for others."""
+def now(device: torch.device | None = None) -> float:
+    """Seconds of the clock, for a run of a group without the time it waited for others.
+
+    With a device the clock is read when that has done what it was given: whatever comes next is not
+    charged for what was launched before.
+    """
+    if device is not None:
+        finish(device)
     member: GroupedRun[object] | None = getattr(_thread, "member", None)
     return time.perf_counter() - (0.0 if member is None else member.waited)
 

@@ -5,16 +5,18 @@ here many clients share them. `fedbench.executors.training.Loop` is the oracle.
 """
 
 import math
+import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
 from fedbench.api import Memory, hooks
-from fedbench.core.devices import memory
+from fedbench.core.devices import accelerated, usable_memory
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors import training
@@ -34,8 +36,11 @@ class Stacked(training.Executor):
 
     Only clients with equally many steps and the same ``wrap_grad`` share a launch; a short last
     batch is padded with samples that have no gradient. A ``recorder`` replays launches that recur
-    (`fedbench.executors.cuda_graphs`).
+    (`fedbench.executors.cuda_graphs`). Where an accelerator's memory runs out, launches have half
+    as many clients from then on; the second time it is an error.
     """
+
+    halved: ClassVar[bool] = False  # True in an object whose memory ran out
 
     chunk: int = 32
     recorder: Recorder | None = field(default=None, kw_only=True)
@@ -51,12 +56,20 @@ class Stacked(training.Executor):
     def _width(self, convolve: Convolve) -> int:
         device = self.shared.device
         budget = BUDGET
-        total = memory(device)
-        if total is not None:
+        if accelerated(device):
             share = SHARE if self.recorder is None else SHARE / 2  # recordings keep as much again
-            budget = int(share * total)
+            budget = int(share * usable_memory(device))
         client = footprint(self.shared.network, self.schedule.batch_size, convolve)
         return max(1, min(self.chunk, budget // client))
+
+    @property
+    def at_once(self) -> int:
+        """Number of clients that were asked for, or how many there are since memory ran out."""
+        return self.width if self.halved else self.chunk
+
+    def halve(self, width: int) -> None:
+        """Train at most so many clients at once from now on: half of what memory was short for."""
+        vars(self).update(width=width, halved=True)  # in place of what `cached_property` keeps
 
     @cached_property
     def convolve(self) -> Convolve:
@@ -92,8 +105,7 @@ def train_all(parts: Sequence[Part]) -> list[training.Trained]:
         nothing = torch.zeros(0, width, device=engine.shared.device)
         rows.append([nothing] * (1 + len(clients)))
     for places in launches(parts):
-        jobs = [(parts[run][0], parts[run][1][i]) for run, i in places]
-        updates, memory = _launch(jobs)
+        updates, memory = _launched([(parts[run][0], parts[run][1][i]) for run, i in places])
         for position, (run, i) in enumerate(places):
             rows[run][1 + i] = updates[position, None]
             memories[run][i] = {name: value[position] for name, value in memory.items()}
@@ -138,6 +150,28 @@ def _wraps(wrap: training.WrapGrad) -> Hashable:
     return _same(wrap) if owner is None else (getattr(wrap, "__func__", None), _same(owner))
 
 
+def _launched(jobs: Sequence[Job]) -> tuple[Tensor, Memory]:
+    """Train in one launch; where memory runs out, in two halves, and all later launches too."""
+    engines = list(dict.fromkeys(engine for engine, _ in jobs))
+    try:
+        return _launch(jobs)
+    except torch.OutOfMemoryError:
+        if len(jobs) == 1 or any(engine.halved for engine in engines):
+            raise
+    half = -(-len(jobs) // 2)
+    for engine in engines:
+        engine.halve(half)
+    warnings.warn(
+        f"memory ran out with {len(jobs)} clients in a launch: from now on at most {half}, "
+        f"as --chunk {half} would have it",
+        stacklevel=2,
+    )
+    parts = [_launch(jobs[:half]), _launch(jobs[half:])]
+    names = parts[0][1]
+    memory = {name: torch.cat([kept[name] for _, kept in parts]) for name in names}
+    return torch.cat([updates for updates, _ in parts]), memory
+
+
 def _launch(jobs: Sequence[Job]) -> tuple[Tensor, Memory]:
     engine, first = jobs[0]
     clients = [client for _, client in jobs]
@@ -167,9 +201,10 @@ def _launch(jobs: Sequence[Job]) -> tuple[Tensor, Memory]:
     memory = stacked([client.memory for client in clients])
     inputs = (tree, frozen, x, y, seeds, rounds, memory)
     work: Work = torch.vmap(train, (0, 0 if several else None, 0, 0, 0, 0, 0))
-    if engine.recorder is None or not lasting(engine, first.wrap_grad):
-        return work(*inputs)
-    return engine.recorder.play((kind(engine, first), several), work, inputs)
+    with training.products(engine.precision):
+        if engine.recorder is None or not lasting(engine, first.wrap_grad):
+            return work(*inputs)
+        return engine.recorder.play((kind(engine, first), several), work, inputs)
 
 
 def lasting(engine: Stacked, wrap: training.WrapGrad) -> bool:

@@ -150,11 +150,14 @@ class Timing:
     Args:
         seconds: Duration of the whole run.
         peak_memory_mib: Largest memory of the process until the run's end.
+        peak_device_memory_mib: Largest memory of the accelerator that the process had until then;
+            None on a CPU, and with a backend that does not count.
         attack_seconds: Share of ``seconds`` that the adversary's training and crafting took.
     """
 
     seconds: float
     peak_memory_mib: float
+    peak_device_memory_mib: Number = None
     attack_seconds: float = 0.0
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
@@ -278,6 +281,7 @@ MEASURED = (
     Measurement("flags", "texts", "flags", "union"),
     Measurement("seconds", "number", "timing.seconds"),
     Measurement("peak_memory_mib", "number", "timing.peak_memory_mib", "max"),
+    Measurement("peak_device_memory_mib", "number", "timing.peak_device_memory_mib", "max"),
     Measurement("attack_seconds", "number", "timing.attack_seconds"),
     Measurement("parameters", "whole", "parameters", "first"),
 )

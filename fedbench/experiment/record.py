@@ -85,6 +85,15 @@ def _written_round(round: Round, write: SerializerFunctionWrapHandler):  # type:
     return said
 
 
+def _written_timing(timing: Timing, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+    """Leave out the accelerator's memory where none was counted, as on every CPU."""
+    # Without a return type, as above.
+    said: dict[str, Any] = write(timing)
+    if said.get("peak_device_memory_mib") is None:
+        said.pop("peak_device_memory_mib", None)
+    return said
+
+
 class Source(Part):
     """Source file of a plug-in of another package, as it was when it was played.
 
@@ -154,7 +163,7 @@ class Record(Part):
     result: Result
     flags: list[str]
     digest: str = ""
-    timing: Timing
+    timing: Annotated[Timing, WrapSerializer(_written_timing)]
 
     _text: str | None = PrivateAttr(default=None)  # laid out, as read; None: as pydantic writes it
 

@@ -14,7 +14,7 @@ from fedbench.adversary.metrics import NOT_FINITE
 from fedbench.api import hooks
 from fedbench.core import registry
 from fedbench.core.canonical import in_force
-from fedbench.core.devices import title
+from fedbench.core.devices import peak_memory, title
 from fedbench.executors.cached_answers import processor
 from fedbench.executors.vmap import Stacked
 from fedbench.experiment.compatibility import counts_votes
@@ -96,6 +96,7 @@ def build_record(
     scenario = setup.scenario
     privacy = guarantee(setup, state.ledger)
     result = build_result(setup, state, rounds, None if privacy is None else privacy.epsilon)
+    on_device = peak_memory(setup.shared.device)
     return Record(
         id=setup.id,
         scenario=scenario,
@@ -115,6 +116,7 @@ def build_record(
         timing=Timing(
             seconds=seconds,
             peak_memory_mib=peak_memory_mib(),
+            peak_device_memory_mib=None if on_device is None else on_device / (1 << 20),
             attack_seconds=state.attack_seconds,
         ),
     ).sealed()
@@ -173,7 +175,7 @@ def environment(setup: Setup) -> Environment:
         device=title(setup.shared.device),
         executor=type(setup.executor).__name__.lower(),
         threads=torch.get_num_threads(),
-        chunk=setup.executor.chunk if isinstance(setup.executor, Stacked) else None,
+        chunk=setup.executor.at_once if isinstance(setup.executor, Stacked) else None,
         canonical=setup.canonical and in_force(),
     )
 

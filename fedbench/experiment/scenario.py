@@ -154,8 +154,8 @@ class Scenario(BaseModel, metaclass=_Spoken):
     after 4 black pixels were added on every side, and flips half of all images left to right.
     Images that validate and test stay as they are."""
     precision: Precision = "fp32"
-    """Precision of training: fp32, or bf16 for the products of the network, with weights and steps
-    in float32; that differs by more than rounding."""
+    """Precision of training: fp32, or tf32 (CUDA only) or bf16 for the products of the network,
+    with weights and steps in float32; these differ by more than rounding."""
     server_checks: Checks = "finite"
     """Rows that the server rejects: finite, those with NaN or infinity; range, also those that no
     honest encoder sends, whatever its input; none, only those that do not decode."""

@@ -142,7 +142,7 @@ class MixtureVectors(Payload):
         rows = torch.arange(len(values), device=values.device)
         return type(self)(r, blocks[rows, r.argmax(dim=1)].to(torch.float32))
 
-    def parts(self) -> list[list[Part]]:
+    def parts(self) -> list[Part]:
         return [number_bytes(self.r), number_bytes(self.x)]
 
     @classmethod

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -128,10 +129,9 @@ class Levels(Payload):
         fits = torch.where(self.scales == 0, norms == 0, fits)
         return (fits & (self.scales >= 0)).all(dim=1)
 
-    def parts(self) -> list[list[Part]]:
-        rows = self.levels.cpu().numpy()
-        elias = self.code == "elias"
-        coded = [code_elias(row) if elias else code_entropy(row, self.top) for row in rows]
+    def parts(self) -> list[Part]:
+        row = self.levels[0].numpy()
+        coded = code_elias(row) if self.code == "elias" else code_entropy(row, self.top)
         return [number_bytes(self.scales), number_bytes(self.rest), coded]
 
     @classmethod
@@ -139,6 +139,6 @@ class Levels(Payload):
         (d,), (count,), (p,), top = spec["levels"], spec["scales"], spec["rest"], spec["top"]
         scales, rest, data = cut(packet, 4 * count, 4 * p)
         decode = decode_elias if spec["code"] == "elias" else decode_entropy
-        levels = torch.from_numpy(decode(data, d, top)).to(torch.int16)[None]
+        levels = torch.from_numpy(decode(data, d, top).astype(np.int16))[None]
         form = top, spec["sizes"], spec["bucket"], spec["norm"], spec["code"]
         return cls(levels, floats_of(scales), floats_of(rest), *form)

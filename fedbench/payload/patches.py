@@ -39,6 +39,10 @@ class Patch(Payload):
         remembered = self.remembered[accepted.to(self.remembered.device)]
         return dataclasses.replace(received, remembered=remembered), accepted
 
+    def travelling(self) -> dict[str, Tensor]:
+        tensors = super().travelling()
+        return {name: x for name, x in tensors.items() if name != "remembered"}
+
     def require_memory(self, d: int) -> None:
         """Raise `IllegalPayloadError` unless ``remembered`` is ``(n, d)`` float32."""
         require_form(self, remembered=(d, torch.float32))
@@ -138,7 +142,7 @@ class CoordinatedPatches(Patch):
             self, entries=entries, rest=values[:, self.d :].to(torch.float32)
         )
 
-    def parts(self) -> list[list[Part]]:
+    def parts(self) -> list[Part]:
         return [wire.number_bytes(self.entries), wire.number_bytes(self.rest)]
 
     @classmethod

@@ -107,10 +107,10 @@ class _EdgeLists(Payload):
         """Sort the values: by the rearrangement inequality no permutation is closer."""
         return dataclasses.replace(self, symbols=ranking(values, self.sizes, self.counts))
 
-    def parts(self) -> list[list[Part]]:
-        layers = np.split(self.symbols.cpu().numpy(), np.cumsum(self.counts)[:-1], axis=1)
-        pairs = zip(layers, map(index_width, self.sizes), strict=True)
-        return [[pack(row, width) for row in layer] for layer, width in pairs]
+    def parts(self) -> list[Part]:
+        layers = np.split(self.symbols[0].numpy(), np.cumsum(self.counts)[:-1])
+        pairs = zip(layers, self.sizes, strict=True)
+        return [pack(layer, index_width(size)) for layer, size in pairs]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
@@ -125,7 +125,9 @@ class _EdgeLists(Payload):
             layer = unpack(data, count, width)
             if count and int(layer.max()) >= size:
                 raise IllegalPayloadError(f"an edge must be below {size}, got {int(layer.max())}")
-            if count and int(np.bincount(layer).max()) > 1:
+            named = np.zeros(size, dtype=np.bool_)
+            named[layer] = True
+            if np.count_nonzero(named) < count:
                 raise IllegalPayloadError(f"a ranking of {size} edges must not name an edge twice")
             layers.append(layer)
         return cls(**spec | {"symbols": torch.from_numpy(np.concatenate(layers))[None]})

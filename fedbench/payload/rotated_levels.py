@@ -41,6 +41,7 @@ def widths(sizes: tuple[int, ...], bits: float) -> Tensor:
     return torch.cat([torch.empty(0, dtype=torch.uint8), *(of_size[size] for size in sizes)])
 
 
+@lru_cache(maxsize=64)
 def positions(sizes: tuple[int, ...], bits: float) -> dict[int, Any]:
     """Return an index into ``(d,)`` of the coordinates of each width that is sent."""
     if bits == math.floor(bits):
@@ -123,10 +124,10 @@ class RotatedLevels(Payload):
         levels = torch.where(usable, quantized(y / scales, self._widths(), self.bits), 0)
         return dataclasses.replace(self, levels=levels, rest=values[:, d:].to(torch.float32))
 
-    def parts(self) -> list[list[Part]]:
-        rows = self.levels.cpu().numpy()
+    def parts(self) -> list[Part]:
+        row = self.levels[0].numpy()
         where = positions(self.sizes, self.bits).items()
-        levels = [[wire.pack(row[index], width) for row in rows] for width, index in where]
+        levels = [wire.pack(row[index], width) for width, index in where]
         return [wire.number_bytes(x) for x in (self.seeds, self.scales, self.rest)] + levels
 
     @classmethod

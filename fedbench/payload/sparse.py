@@ -66,12 +66,10 @@ class SparseVectors(Payload):
         entries = x.gather(1, indices).to(torch.float32)
         return dataclasses.replace(self, indices=indices, entries=entries, rest=rest)
 
-    def parts(self) -> list[list[Part]]:
-        where = []
-        for index in self.indices.cpu().numpy():
-            bitmap = np.zeros(self.d, dtype=np.bool_)
-            bitmap[index] = True
-            where.append(wire.code_bits(bitmap) if self.coded else (np.packbits(bitmap), self.d))
+    def parts(self) -> list[Part]:
+        bitmap = np.zeros(self.d, dtype=np.bool_)
+        bitmap[self.indices[0].numpy()] = True
+        where = wire.code_bits(bitmap) if self.coded else wire.pack(bitmap, 1)
         return [wire.number_bytes(self.entries), wire.number_bytes(self.rest), where]
 
     @classmethod
@@ -147,7 +145,7 @@ class SeededSparse(Payload):
         entries = x.gather(1, self.indices()).to(torch.float32)
         return dataclasses.replace(self, entries=entries, rest=rest.to(torch.float32))
 
-    def parts(self) -> list[list[Part]]:
+    def parts(self) -> list[Part]:
         return [wire.number_bytes(x) for x in (self.seeds, self.entries, self.rest)]
 
     @classmethod
@@ -245,25 +243,24 @@ class PrunedVectors(Payload):
     def headers(self) -> dict[str, Tensor]:
         return {"indices": self.mask}
 
-    def parts(self) -> list[list[Part]]:
-        rows = zip(self.mask, self.x, strict=True)
-        entries = [wire.number_bytes(wire.behind(mask, x)[None])[0] for mask, x in rows]
+    def parts(self) -> list[Part]:
+        entries = wire.number_bytes(wire.behind(self.mask, self.x))
         alive = self.alive.mask(self.mask.shape[1]).numpy()
-        coded = [wire.code_bits(np.compress(alive, mask)) for mask in self.mask.cpu().numpy()]
+        coded = wire.code_bits(np.compress(alive, self.mask[0].numpy()))
         return [entries, wire.number_bytes(self.rest), coded]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
         (d,), (p,), kept = spec["mask"], spec["rest"], spec["kept"]
         entries, rest, code = wire.cut(packet, 4 * kept, 4 * p)
-        alive = spec["alive"].mask(d)
-        bits = torch.from_numpy(wire.decode_bits(code, int(alive.sum())))
-        if int(bits.sum()) != kept:
+        alive = spec["alive"].mask(d).numpy()
+        bits = wire.decode_bits(code, int(np.count_nonzero(alive)))
+        if (ones := np.count_nonzero(bits)) != kept:
             raise IllegalPayloadError(
-                f"a pruned vector must keep {kept} of {len(bits)}, got {int(bits.sum())}"
+                f"a pruned vector must keep {kept} of {len(bits)}, got {ones}"
             )
         mask = torch.zeros(1, d, dtype=torch.bool)
-        mask.numpy()[0, np.flatnonzero(alive.numpy())] = bits.numpy()
+        mask.numpy()[0, np.flatnonzero(alive)] = bits
         x = wire.placed(mask, wire.floats_of(entries))
         return cls(mask, x, wire.floats_of(rest), kept, spec["alive"])
 
@@ -336,10 +333,9 @@ class GatedVectors(Payload):
         x = torch.where(governed(gates, self.layers), x, torch.zeros_like(x))
         return type(self)(gates, x, values[:, g + d :].to(torch.float32), self.layers)
 
-    def parts(self) -> list[list[Part]]:
-        rows = zip(self.is_open(), self.x, strict=True)
-        sent = [wire.number_bytes(wire.behind(is_open, x)[None])[0] for is_open, x in rows]
-        gates = [(np.packbits(row), len(row)) for row in self.gates.cpu().numpy()]
+    def parts(self) -> list[Part]:
+        sent = wire.number_bytes(wire.behind(self.is_open(), self.x))
+        gates = wire.pack(self.gates[0].numpy(), 1)
         return [sent, wire.number_bytes(self.rest), gates]
 
     @classmethod

@@ -159,7 +159,7 @@ def sweep(
         out: Folder of the records; by default they are not kept.
         device: As in `play`.
         executor: As in `play`.
-        workers: Processes; 0 for one per accelerator, or one per ``threads`` cores.
+        workers: Processes; 0 for up to four per GPU, or one per ``threads`` cores.
         threads: Threads of each process.
         run_timeout: Seconds after which a run in a worker is ended and counts as failed.
         isolate: As in `play`.

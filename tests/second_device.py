@@ -129,7 +129,7 @@ def perform(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 def copy(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Copy within a device or from one to the other, for which the processor waits."""
-    here = isinstance(args[-1] if operation is aten._to_copy.default else args[1], Held)
+    here = isinstance(args[1 if operation is aten.copy_.default else 0], Held)
     if operation is aten.copy_.default:
         there = isinstance(args[0], Held)
         blocking = len(args) < 3 or not args[2]

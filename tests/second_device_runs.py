@@ -98,10 +98,14 @@ def played(executor: str, **fields: Any) -> dict[str, Any]:
 
 
 def leaves(fields: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what a record measured by its path, without the machine and the digest."""
+    """Yield what a record measured by its path, without the machine and the digest.
+
+    Without what Auto chose, too: in a first round several of its attacks send the same, and the
+    rounding of their scores decides which one is named.
+    """
     if isinstance(fields, dict):
         for name, part in fields.items():
-            if name not in ("environment", "digest"):
+            if name not in ("environment", "digest", "played"):
                 yield from leaves(part, f"{path}.{name}")
     elif isinstance(fields, list | tuple):
         for number, part in enumerate(fields):

@@ -87,7 +87,6 @@ def prepared(size: workload.Training, engine: str = "loop", precision: Precision
     schedule = Schedule(1, size.batch)
     dealt = setup.with_population(
         train=list(torch.split(torch.arange(len(data)), size.samples)),
-        sizes=torch.full((size.clients,), size.samples, dtype=torch.float64),
     )
     return dataclasses.replace(
         dealt,

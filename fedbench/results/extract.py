@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 UNWRITTEN: dict[str, Any] = {
     **{"knowledge": None, "attack_from": 0, "attack_until": None, "attack_every": 1},
     **{"defense_draw": 0, "precision": "fp32", "split": "per-client", "augment": "none"},
-    "cohorts": "random",
+    **{"cohorts": "random", "availability": "none"},
 }
 
 # A digest only says that nobody changed a file by mistake: what is shown must be fit to be shown.

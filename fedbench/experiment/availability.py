@@ -32,6 +32,7 @@ MOST = 2**31 - 1  # of devices and rounds
 Intervals = list[list[tuple[int, int]]]  # first and last round, by device
 
 
+@dataclass(frozen=True, kw_only=True)
 class Availability(ABC):
     """A way in which clients of a round drop out."""
 

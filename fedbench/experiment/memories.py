@@ -1,6 +1,5 @@
 """Memories of clients between rounds, in bounded memory: those that are too many lie in a file."""
 
-import math
 import tempfile
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
@@ -49,7 +48,7 @@ class Shelf:
         try:
             self.file.seek(place * bytes_of(memory))
             for x in memory.values():
-                view = memoryview(_bytes(x.detach().cpu().contiguous()).numpy())
+                view = _view(x.detach().cpu().contiguous())
                 while len(view):
                     view = view[self.file.write(view) :]
         except OSError as error:
@@ -64,7 +63,7 @@ class Shelf:
         memory = {name: torch.empty(shape, dtype=dtype) for name, dtype, shape, _ in self.form}
         self.file.seek(self.places[i] * bytes_of(memory))
         for x in memory.values():
-            view = memoryview(_bytes(x).numpy())
+            view = _view(x)
             while len(view):
                 view = view[self.file.readinto(view) :]  # type: ignore[attr-defined]
         return {name: memory[name].to(device) for name, _, _, device in self.form}
@@ -74,8 +73,11 @@ class Shelf:
         self.free.append(self.places.pop(i))
 
 
-def _bytes(x: Tensor) -> Tensor:
-    return x.reshape(-1).view(torch.uint8) if math.prod(x.shape) else torch.empty(0).byte()
+def _view(x: Tensor) -> memoryview:
+    """Return the bytes of a contiguous tensor, which may be written to."""
+    return (
+        memoryview(x.reshape(-1).view(torch.uint8).numpy().data) if x.numel() else memoryview(b"")
+    )
 
 
 @dataclass(eq=False)

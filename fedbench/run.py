@@ -139,10 +139,14 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     """Play one round; ``state`` becomes what it is one round later."""
     plugins = setup.plugins
 
-    # 1  the server samples clients and sends; they get what the bytes say
+    # 1  the server samples clients and sends; they get what the bytes say, and some drop out
     with span("broadcast"):
-        ids = setup.sample(step)
-        down, broadcast = send(setup, state.server, ids, step)
+        asked = setup.sample(step)
+        down, broadcast = send(setup, state.server, asked, step)
+        places = setup.arriving(asked, step)
+        ids = [asked[place] for place in places]
+        if len(broadcast) > 1:  # a message for each
+            broadcast = broadcast.take(places or [0])
         rows = [broadcast.take([row]) for row in range(len(broadcast))]
         trees = [ask(plugins.protocol, "receive", dict, setup.shared, row) for row in rows]
 
@@ -194,7 +198,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         step_server(setup, state, received, aggregate, view)
 
     # 8  what was given away is priced, what travelled is counted, what is deployed is evaluated
-    spend(setup, state.ledger, ids, ~setup.noncompliant[ids])
+    spend(setup, state.ledger, ids, ~setup.noncompliant(ids))
     with span("evaluate"):
         if is_evaluated(setup.scenario, step):
             state.score = evaluate(setup, state.server, step, state.learned)
@@ -208,13 +212,14 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     return Round(
         step=step,
         clients=ids,
+        dropped=len(asked) - len(ids),
         skipped=not ready,
         entropy_bits=entropy_bits(honest, ~malicious),
         local_accuracy=statistics.fmean(own.values()) if own else None,
         commitment=commitment,
         **forged.fields,
         **achieved,
-        **traffic(setup, sent, down, accepted, malicious),
+        **traffic(setup, sent, down, len(asked), accepted, malicious),
     )
 
 
@@ -242,14 +247,14 @@ def messages(
     mechanism = setup.plugins.mechanism
     updates, memories = trained
     noise = [setup.secret.key("privacy", step, i) for i in ids]  # handed to no protocol
-    complies = ~setup.noncompliant[ids]
+    complies = ~setup.noncompliant(ids)
     updates, state.mechanism = protect_updates(
         mechanism, updates, idle, noise, complies, state.mechanism
     )
     keys = [client.key for client in clients]
     protocol = setup.plugins.protocol
     honest, remembered = compress(protocol, setup.shared, updates, keys, memories, broadcast)
-    state.memories |= dict(zip(ids, remembered, strict=True))
+    state.memories.update(zip(ids, remembered, strict=True))
     return updates, protect_payload(mechanism, honest, noise, complies)
 
 

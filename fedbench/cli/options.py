@@ -26,7 +26,7 @@ PANELS = {  # where `--help` shows a field of a scenario
     "Data and model": ("dataset", "model", "partition", "split", "data_seed"),
     CLIENTS: (
         *("clients", "per_round", "rounds", "epochs", "batch_size", "augment", "precision"),
-        *("malicious", "cohorts", "declared", "server_checks", "defense_draw"),
+        *("malicious", "cohorts", "availability", "declared", "server_checks", "defense_draw"),
     ),
     "What the adversary may do": ("knowledge", "attack_from", "attack_until", "attack_every"),
     PRIVACY: ("delta", "adjacency", "sampling", "sees"),

@@ -27,8 +27,10 @@ class Round:
 
     Args:
         step: Number of the round, from 0.
-        clients: Sampled clients, in the order of the rows.
+        clients: Sampled clients that did not drop out, in the order of the rows.
         malicious: Number of sampled clients that the adversary owns.
+        dropped: Number of sampled clients that dropped out (`Scenario.availability`); left out
+            where there were none.
         accepted: Number of rows that decoded and passed the server's checks.
         rejected_honest: Number of benign rows that did not.
         rejected_malicious: Number of malicious rows that did not.
@@ -92,6 +94,7 @@ class Round:
     false_positive_rate: Number = None
     findings: dict[str, Note] = field(default_factory=dict)
     commitment: str | None = None
+    dropped: int = 0
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 

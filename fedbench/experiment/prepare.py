@@ -6,25 +6,25 @@ from pathlib import Path
 
 import torch
 
-from fedbench.adversary.threat_model import malicious_clients
-from fedbench.api import Attack, Shared, Traits, hooks
+from fedbench.api import Attack, Shared, Traits
 from fedbench.core import registry
 from fedbench.core.blame import ask
 from fedbench.core.canonical import require_canonical
 from fedbench.core.choices import SUMS
 from fedbench.core.devices import accelerated, current, require_device_name
 from fedbench.core.errors import ConfigError, Incompatible, Unavailable, require
+from fedbench.core.permutations import LISTED
 from fedbench.core.rng import Secret
 from fedbench.data.augmentation import CropFlip
 from fedbench.data.datasets import Data, data_folder
-from fedbench.data.splits import dealt_samples, split_client, take_root
 from fedbench.executors.factory import crowd, executor
 from fedbench.executors.training import Schedule
 from fedbench.experiment import cohorts
 from fedbench.experiment.compatibility import WHY, Load, Resolution, examine, resolve
 from fedbench.experiment.guarantee import require_theorem
+from fedbench.experiment.population import populate
 from fedbench.experiment.scenario import Scenario
-from fedbench.experiment.setup import Population, Setup
+from fedbench.experiment.setup import REHEARSING, Setup
 from fedbench.isolation.stand_ins import IsolatedAttack
 from fedbench.models.network import Network, require_init, require_network
 
@@ -70,7 +70,7 @@ def prepare(
         )
     coins = plugins.mechanism.batches == "poisson"
     schedule = Schedule(scenario.epochs, scenario.batch_size, coins)
-    together = crowd([len(train) for train in population.train], scenario.per_round, schedule)
+    together = crowd(population.typical_sizes, scenario.per_round, schedule)
     setup = Setup(
         scenario=scenario,
         plugins=plugins,
@@ -96,7 +96,7 @@ def prepare(
 
 
 def require_kind(resolution: Resolution, data: Data) -> None:
-    """Raise `Incompatible` if something needs other samples than these, images for instance."""
+    """Raise `Incompatible` if something needs other samples than these, or more than there are."""
     scenario = resolution.scenario
     shape = ", ".join(map(str, data.image))
     got = f"got {data.kind} ({shape})"
@@ -106,6 +106,13 @@ def require_kind(resolution: Resolution, data: Data) -> None:
         kinds = " or ".join(attack.works_on)
         raise Incompatible(
             f"attack {name} must have samples that are {kinds}, {got}; use label-flip or alie"
+        )
+    recruits = scenario.owned if attack.recruits is None else min(attack.recruits, scenario.owned)
+    if scenario.clients > LISTED and recruits > REHEARSING:
+        raise Incompatible(
+            f"attack {scenario.attack} trains {recruits} clients of its own in every round, and "
+            f"must train at most {REHEARSING} with more than {LISTED} clients; recruit fewer, or "
+            "lower --malicious"
         )
     if scenario.augment != "none" and data.kind != "image":
         raise Incompatible(f"--augment {scenario.augment} must have images, {got}; use none")
@@ -131,45 +138,6 @@ def build_network(resolution: Resolution, data: Data) -> Network:
             "use lenet5 or conv4"
         )
     return network
-
-
-def populate(resolution: Resolution, data: Data, secret: Secret) -> Population:
-    """Deal the samples to the clients, split each client's, and draw the malicious clients."""
-    scenario = resolution.scenario
-    assert scenario.data_seed is not None  # a resolved scenario has one
-    dealt = Secret.of(scenario.data_seed, "data")
-    key = dealt.key("partition")
-    count = dealt_samples(data, scenario.split, scenario.dataset)
-    owner = None if data.owner is None else data.owner[:count]
-    labels = data.y[:count].cpu()
-    parts = hooks.split(resolution.partition, labels, scenario.clients, data.classes, key, owner)
-    splits = [
-        split_client(part, dealt.key("split", i), scenario.split) for i, part in enumerate(parts)
-    ]
-    device = data.y.device
-    train, validation, test = (
-        [part.to(device) for part in kind] for kind in zip(*splits, strict=True)
-    )
-    root = torch.empty(0, dtype=torch.int64, device=device)
-    if ask(resolution.plugins.defense, "traits", Traits).root:
-        if scenario.split == "per-client":
-            root, validation = take_root(validation, dealt.key("root"))
-        else:  # nobody has validation data: clients give training data away, but for one sample
-            root, train = take_root(train, dealt.key("root"), left=1)
-    published = None
-    if scenario.split == "published":
-        published = torch.arange(count, len(data), device=device)
-    return Population(
-        data=data,
-        train=train,
-        validation=validation,
-        test=test,
-        published=published,
-        root=root,
-        sizes=torch.tensor([len(part) for part in train], dtype=torch.float64),
-        malicious=malicious_clients(scenario.clients, scenario.malicious, secret.key("malicious")),
-        pseudonyms=secret.key("pseudonyms").permutation(scenario.clients),
-    )
 
 
 def canonical_choices(device: str, engine: str) -> tuple[str, str]:

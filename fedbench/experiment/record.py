@@ -77,11 +77,13 @@ class Environment(Part):
 
 
 def _written_round(round: Round, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
-    """Leave out the commitment where there is none: ordinary records have no such field."""
+    """Leave out a commitment and a number of dropped clients where there are none."""
     # Without a return type, as above.
     said: dict[str, Any] = write(round)
     if said.get("commitment") is None:
         said.pop("commitment", None)
+    if not said.get("dropped"):
+        said.pop("dropped", None)
     return said
 
 

@@ -48,12 +48,13 @@ def traffic(
     setup: Setup,
     up: list[Packet],
     down: list[Packet],
+    asked: int,
     accepted: Tensor,
     malicious: Tensor,
 ) -> dict[str, Any]:
     """Fields of a round that count rows and bits of the packets that were sent.
 
-    ``down`` is one packet for all clients, or one for each.
+    ``down`` is one packet for all the clients that were ``asked``, or one for each.
     """
     extra: int = hooks.ask(setup.plugins.mechanism, "message_bits", int)
     each = torch.tensor([packet.bits + extra for packet in up], dtype=torch.int64)
@@ -64,7 +65,7 @@ def traffic(
         "rejected_malicious": int((~accepted & malicious).sum()),
         "uplink_bits": int(each.sum()),
         "benign_uplink_bits": int(each[~malicious].sum()),
-        "downlink_bits": sum(p.bits for p in down) * (len(up) // max(len(down), 1)),
+        "downlink_bits": sum(p.bits for p in down) * (asked // max(len(down), 1)),
     }
 
 
@@ -130,7 +131,7 @@ def build_result(
     assert score is not None  # the last round is always evaluated
     protocol = setup.plugins.protocol
     d = setup.shared.layout.d
-    messages = sum(len(r.clients) for r in rounds)
+    asked = sum(len(r.clients) + r.dropped for r in rounds)
     benign_messages = sum(len(r.clients) - r.malicious for r in rounds)
     entropies = [r.entropy_bits for r in rounds if r.entropy_bits is not None]
     uplink = [r.benign_uplink_bits for r in rounds if r.benign_uplink_bits is not None]
@@ -142,7 +143,7 @@ def build_result(
         per_client=None if setup.population.published is not None else spread(score.parts),
         uplink_bits_per_parameter=sum(uplink) / max(benign_messages, 1) / d if counted else None,
         entropy_bits_per_parameter=sum(entropies) / benign_messages / d if entropies else None,
-        downlink_bits_per_parameter=sum(r.downlink_bits for r in rounds) / max(messages, 1) / d,
+        downlink_bits_per_parameter=sum(r.downlink_bits for r in rounds) / max(asked, 1) / d,
         model_bits=hooks.ask(protocol, "model_bits", int, setup.shared, server),
         sparsity=score.sparsity,
         local_accuracy=rounds[-1].local_accuracy,

@@ -127,6 +127,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     with span("broadcast"):
         ids = setup.sample(step)
         down, broadcast = send(setup, state.server, ids, step)
+        state.server = ask(plugins.protocol, "heard", object, state.server, ids)
         rows = [broadcast.take([row]) for row in range(len(broadcast))]
         trees = [ask(plugins.protocol, "receive", dict, setup.shared, row) for row in rows]
 

@@ -22,7 +22,8 @@ class Scalars(Payload):
 
     At most ``most`` of a row are not 0. If ``most`` is small against ``k``, a message is a list of
     pairs, the number of a direction in `index_width` bits and its scalar in 32; else it is all
-    scalars, 32 k bits. Both ends can tell which. No seed travels: the directions are public.
+    scalars, 32 k bits. Both ends can tell which. No seed travels: the directions are public. A row
+    of zeros is the pair of the first direction, since a message of no bytes is none.
 
     `values` are the scalars and not the vectors of weights that they stand for. All rows have the
     same directions, so a mean of scalars is that of the vectors; d-dimensional Gaussian directions
@@ -69,7 +70,7 @@ class Scalars(Payload):
         scalars = []
         numbers = []
         for row in self.x.cpu():
-            index = row.nonzero()[:, 0]
+            index = row.nonzero()[:, 0] if bool(row.any()) else torch.zeros(1, dtype=torch.int64)
             scalars += wire.number_bytes(row[None, index])
             numbers.append(wire.pack(index.numpy(), width))
         return [scalars, numbers]
@@ -86,14 +87,17 @@ class Scalars(Payload):
         count = 8 * len(packet.data) // (32 + width)  # padding is shorter than a pair
         data, numbers = wire.split(packet, [32 * count, width * count])
         index = wire.unpack(numbers, count, width)
-        if count > most or bool((np.diff(index) <= 0).any()) or bool((index >= k).any()):
+        ascending = bool((np.diff(index) > 0).all()) and bool((index < k).all())
+        if not 1 <= count <= most or not ascending:
             raise IllegalPayloadError(
-                f"pairs must be at most {most}, of ascending numbers below {k}, got {count}"
+                f"pairs must be 1 to {most}, of ascending numbers below {k}, got {count}"
             )
-        x = torch.zeros(1, k)
-        x[0, torch.from_numpy(index.astype(np.int64))] = wire.floats_of(data)[0]
-        if int((x != 0).sum()) != count:
+        scalars = wire.floats_of(data)[0]
+        nothing = count == 1 and int(index[0]) == 0 and data.tobytes() == bytes(4)
+        if not nothing and bool((scalars == 0).any()):
             raise IllegalPayloadError("a pair must hold a scalar that is not 0")
+        x = torch.zeros(1, k)
+        x[0, torch.from_numpy(index.astype(np.int64))] = scalars
         return cls(x, most)
 
 

@@ -101,7 +101,7 @@ class ZerothOrder(Protocol[State], Generic[State]):
         name = type(self).__name__
         require(f"{name}.lr", self.lr, self.lr > 0, "> 0")
         require(f"{name}.eps", self.eps, self.eps > 0, "> 0")
-        require(f"{name}.steps", self.steps, 1 <= self.steps <= 10**6, "in [1, 10**6]")
+        require(f"{name}.steps", self.steps, 1 <= self.steps <= 2**16, "in [1, 2**16]")
 
     @property
     def width(self) -> int:
@@ -219,7 +219,7 @@ class FedKSeed(ZerothOrder[Tensor]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("FedKSeed.k", self.k, 1 <= self.k <= 2**24, "in [1, 2**24]")
+        require("FedKSeed.k", self.k, 1 <= self.k <= 2**16, "in [1, 2**16]")
 
     @property
     def width(self) -> int:
@@ -282,7 +282,7 @@ class Told:
 
 @dataclass(frozen=True, kw_only=True)
 class DeComFL(ZerothOrder[Told]):
-    """In each local step all clients go along the mean of ``p`` directions that are new for it.
+    """All clients go along ``p`` directions in a local step, which are new in every step.
 
     A step estimates the slopes ``g_1 .. g_p`` at one point and goes ``-lr / p sum_j g_j z_j``. A
     client sends its ``steps * p`` scalars and takes its steps back; the server averages them, all
@@ -314,7 +314,7 @@ class DeComFL(ZerothOrder[Told]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("DeComFL.p", self.p, 1 <= self.p <= 10**6, "in [1, 10**6]")
+        require("DeComFL.p", self.p, 1 <= self.p <= 1024, "in [1, 1024]")
 
     @property
     def weighted(self) -> bool:

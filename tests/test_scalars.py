@@ -37,7 +37,7 @@ from fedbench.protocols.zeroth_order import (
 from fedbench.run import begin, play_round
 from fedbench.testing import check_payload, example_context
 from fedbench.testing.contracts import example_rehearsal
-from fedbench_attacks.scalars import Replay, SpanAscent
+from fedbench_attacks.scalars import ReplayedScalars, SpanAscent
 from fedbench_defenses.mean import Mean
 
 FOUR = flat(4)
@@ -353,7 +353,7 @@ def test_replay_sends_the_message_of_lag_rounds_ago() -> None:
     sent = []
     for i in range(5):
         payload = Scalars(torch.tensor([[float(i), 1.0], [10.0 + i, 1.0], [20.0 + i, 1.0]]), 2)
-        message = crafted(Replay(lag=2), payload, adversary)
+        message = crafted(ReplayedScalars(lag=2), payload, adversary)
         sent.append(message.x[:, 0].tolist())
     assert sent == [[0, 10], [1, 11], [0, 10], [1, 11], [2, 12]]
 

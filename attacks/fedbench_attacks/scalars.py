@@ -58,7 +58,7 @@ class SpanAscent(Attack):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay(Attack):
+class ReplayedScalars(Attack):
     """Every malicious client sends what it would have sent ``lag`` of its rounds ago.
 
     The scalars were honest and have an honest size, but stand for slopes of another model, and
@@ -78,7 +78,7 @@ class Replay(Attack):
     lag: int = 1
 
     def __post_init__(self) -> None:
-        require("Replay.lag", self.lag, self.lag >= 1, ">= 1")
+        require("ReplayedScalars.lag", self.lag, self.lag >= 1, ">= 1")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
         assert isinstance(view.own, Scalars)

@@ -72,7 +72,8 @@ def trained(protocol: ZerothOrder[Any], tree: Tree, grad: Any, steps: int) -> li
 
 
 def dot(a: Tensor, b: Tensor) -> float:
-    return sum(x * y for x, y in zip(a.tolist(), b.tolist(), strict=True))
+    products = [float(x * y) for x, y in zip(a, b, strict=True)]
+    return sum(products)
 
 
 def test_fedkseed_adds_the_slopes_of_a_seed_and_goes_on_from_each_step() -> None:
@@ -341,8 +342,8 @@ def test_span_ascent_sends_the_slopes_at_an_honest_length() -> None:
 def crafted(attack: Any, payload: Scalars, adversary: Any = None) -> Scalars:
     """What the owners of rows 0 and 1 send, and remember in ``adversary``."""
     context = example_context(payload, Mean())
-    packets = threat_model.forge(attack, context, {} if adversary is None else adversary)
-    packets = packets.among(payload)
+    forged = threat_model.forge(attack, context, {} if adversary is None else adversary)
+    packets = forged.among(payload)
     received, _ = Scalars.decode(packets[:2], payload.spec)
     assert received is not None
     return received

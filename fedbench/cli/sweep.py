@@ -42,6 +42,7 @@ def sweep(
     canonical: opt.Canonical = False,
     keep_states: opt.KeepStates = None,
     save_model: opt.SaveModel = False,
+    checkpoint: opt.Checkpoint = None,
     track: opt.Track = None,
     address: str | None = None,
     gpus_per_run: float = 0.0,
@@ -79,11 +80,12 @@ def sweep(
     from fedbench.sweeps.follow import Following
     from fedbench.sweeps.local import Options
     from fedbench.sweeps.plan import Plan, runs
-    from fedbench.tracking.trackers import tracking
+    from fedbench.tracking.trackers import require_trackers, tracking
 
     opt.chosen("--engine", engine, ("local", "ray"))
     opt.chosen("--device", device, DEVICES)
     require_known(executor)
+    require_trackers(track or ())
     require("--gpus-per-run", gpus_per_run, gpus_per_run >= 0, ">= 0")
     folder = out or Path("results") / file.stem
     options = Options(
@@ -98,6 +100,8 @@ def sweep(
         canonical=canonical,
         states=keep_states,
         models=folder if save_model else None,
+        checkpoint=checkpoint,
+        checkpoints=Store(folder).checkpoints,
     )
     if engine == "local":
         options.require_machine()
@@ -206,6 +210,8 @@ def make_engine(
             raise ConfigError("--engine must be local with --canonical, got 'ray'")
         if options.models is not None:  # a node may write to a disk of its own
             raise ConfigError("--engine must be local with --save-model, got 'ray'")
+        if options.checkpoint is not None:  # the same
+            raise ConfigError("--engine must be local with --checkpoint, got 'ray'")
         return OnRay(options, address, gpus_per_run)
     from fedbench.sweeps.local import LocalEngine
 

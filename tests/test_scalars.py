@@ -19,6 +19,7 @@ from fedbench.core.trees import Layout, Tree
 from fedbench.deployment.settings import Settings
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.state_bytes import decode, encode
 from fedbench.payload import History, MissedScalars, Scalars
 from fedbench.payload.packets import Packet
 from fedbench.protocols.fedavg import initial_weights
@@ -183,7 +184,7 @@ def test_a_client_is_sent_what_it_missed_and_the_bits_are_those_scalars() -> Non
         for row in range(len(received)):
             tree = protocol.receive(FOUR, received.take([row]))
             assert all(torch.equal(tree[name], leaf) for name, leaf in now.items())
-        state = protocol.heard(state, clients)
+        state = decode(encode(protocol.heard(state, clients)))  # as a checkpoint keeps it
         mean = torch.full((4,), 0.5 + len(bits))
         state = protocol.server_step(FOUR, state, mean, len(clients), Key(0))
     # Nobody missed anything at first; client 2 missed two rounds, client 0 three and client 1 one.

@@ -143,6 +143,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     with span("broadcast"):
         asked = setup.sample(step)
         down, broadcast = send(setup, state.server, asked, step)
+        state.server = ask(plugins.protocol, "heard", object, state.server, asked)
         places = setup.arriving(asked, step)
         ids = [asked[place] for place in places]
         if len(broadcast) > 1:  # a message for each

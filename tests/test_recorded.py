@@ -41,7 +41,8 @@ PROTOCOLS = registry.names("protocol")
 TRAINERS = [  # one of all that train alike
     "byz-dasha-page", "fedavg", "feddrop", "fedlaplace", "fedmask", "fedmog", "fedmrn", "fedmrns",
     "fedpm", "fedprox", "fedsparse", "fedsparsify", "fsl", "hidenseek", "rosdhb", "topk-mask",
-    "worker-momentum", "fedavg:decay=0.5,anneal=cosine", "fedlaplace:decay=0.5",
+    "worker-momentum", "fedavg:decay=0.5,anneal=cosine", "fedlaplace:decay=0.5", "decomfl:steps=2",
+    "fedkseed:k=8",
 ]  # fmt: skip
 SCHEDULE = Schedule(1, 4)  # two steps for every client, the last one short
 AUGMENT = CropFlip((-0.75,))

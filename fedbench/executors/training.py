@@ -159,6 +159,11 @@ class Executor(ABC):
         logits, statistics = self._output(network.logits, tree, frozen, x, y, key)
         return cross_entropy(logits, y), statistics
 
+    def value(self, tree: Tree, x: Tensor, y: Tensor, key: Key, *, frozen: Tree) -> Tensor:
+        """Return the loss of this step, without a graph."""
+        with torch.no_grad():
+            return self.loss(tree, frozen, x, y, key)[0]
+
     def features(self, tree: Tree, x: Tensor, y: Tensor, key: Key, *, frozen: Tree) -> Tensor:
         """Return what the last layer gets in this step, ``(B, p)``, without a graph."""
         tree = {name: leaf.detach() for name, leaf in tree.items()}
@@ -204,7 +209,8 @@ class Executor(ABC):
         """Gradient that mechanisms and attacks wrap."""
         each = partial(self.each, frozen=frozen)
         features = partial(self.features, frozen=frozen)
-        return Gradient(batch, each, self.schedule.batch_size, features, pull)
+        loss = partial(self.value, frozen=frozen)
+        return Gradient(batch, each, self.schedule.batch_size, features, pull, loss)
 
 
 @contextmanager

@@ -63,17 +63,13 @@ class Scalars(Payload):
             x = torch.where(largest(magnitudes, self.most), x, 0.0)
         return dataclasses.replace(self, x=x)
 
-    def parts(self) -> list[list[Part]]:
+    def parts(self) -> list[Part]:
         if not self.paired:
             return [wire.number_bytes(self.x)]
-        width = wire.index_width(self.x.shape[1])
-        scalars = []
-        numbers = []
-        for row in self.x.cpu():
-            index = row.nonzero()[:, 0] if bool(row.any()) else torch.zeros(1, dtype=torch.int64)
-            scalars += wire.number_bytes(row[None, index])
-            numbers.append(wire.pack(index.numpy(), width))
-        return [scalars, numbers]
+        row = self.x[0]
+        index = row.nonzero()[:, 0] if bool(row.any()) else torch.zeros(1, dtype=torch.int64)
+        numbers = wire.pack(index.numpy(), wire.index_width(len(row)))
+        return [wire.number_bytes(row[None, index]), numbers]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
@@ -165,11 +161,9 @@ class MissedScalars(Payload):
         x = torch.where(self._travels(), values.to(torch.float32), self.known.scalars().to(self.x))
         return dataclasses.replace(self, x=x)
 
-    def parts(self) -> list[list[Part]]:
-        width = self.x.shape[1]
-        counts = self.missed[:, 0].tolist()
-        rows = zip(self.x, counts, strict=True)
-        return [[wire.number_bytes(row[None, width - count :])[0] for row, count in rows]]
+    def parts(self) -> list[Part]:
+        row = self.x[0]
+        return [wire.number_bytes(row[None, len(row) - int(self.missed[0, 0]) :])]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:

@@ -168,6 +168,15 @@ class Key:
                 seed = _mix_int(_mix_int((seed + _GAMMA) & _MASK) ^ word)
         return Key(seed)
 
+    def numbered(self, count: int, device: torch.device | str = "cpu") -> Tensor:
+        """Return the seeds of ``fold(0)`` to ``fold(count - 1)``, ``(count,)`` int64.
+
+        >>> int(Key(7).numbered(3)[2]) == int(Key(7).fold(2).tensor())
+        True
+        """
+        words = torch.tensor([_signed(_word(i)) for i in range(count)], device=device)
+        return _mix_torch(_mix_torch(self.tensor(device) + _signed(_GAMMA)) ^ words)
+
     def public(self, *names: str | int) -> Key:
         """Return a stream whose seed may travel: it does not lead back to this key as `fold` does.
 

@@ -1,4 +1,4 @@
-"""Training of many clients at once: `local_update` mapped over them, of one run or several.
+"""Training of many clients at once: `local_update` mapped over them.
 
 On an accelerator, and with small networks on a CPU, the time of a step is that of its launches;
 here many clients share them. `fedbench.executors.training.Loop` is the oracle.
@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from fedbench.api import Memory, hooks
+from fedbench.api import Batches, Memory, hooks
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors import training
 from fedbench.executors.conv_kernels import Load, chosen
-from fedbench.executors.cuda_graphs import Recorder, Work, cuda_graphs, fixed
+from fedbench.executors.cuda_graphs import CudaGraphs
+from fedbench.executors.padded import Gathered, PaddedBatches, Play, WalkedAlone
 from fedbench.models.network import Convolve, Network, saved_bytes
 
 BUDGET = 1 << 29  # bytes of a launch on a CPU, where more gain nothing
@@ -31,16 +32,46 @@ COPIES = 6  # of a client's parameters: tree, gradient, momentum, mask, update, 
 class Stacked(training.Executor):
     """Trains up to ``chunk`` clients at once, in lock step, as far as memory allows.
 
-    Only clients with equally many steps and the same ``wrap_grad`` share a launch; a short last
-    batch is padded with samples that have no gradient. A ``recorder`` replays launches that recur
-    (`fedbench.executors.cuda_graphs`).
+    Clients of a launch have the same ``wrap_grad``; a short batch is padded with samples that have
+    no gradient. With ``padded`` a client that ends early goes on in vain until the longest one ends
+    (`fedbench.executors.padded`); without, only clients with equally many steps share a launch. So
+    it is, too, for a protocol that goes through its batches by itself.
     """
 
     chunk: int = 32
-    recorder: Recorder | None = field(default=None, kw_only=True)
+    padded: bool = field(default=False, kw_only=True)
+    play: Play | None = field(default=None, kw_only=True)  # how padded steps are repeated
 
     def train(self, clients: Sequence[training.Client]) -> training.Trained:
-        return train_all([(self, clients)])[0]
+        try:
+            return self._train(clients, self.padded)
+        except WalkedAlone:
+            return self._train(clients, False)
+
+    def _train(self, clients: Sequence[training.Client], padded: bool) -> training.Trained:
+        width = self.protocol.trained(self.shared).d
+        rows = [torch.zeros(0, width, device=self.shared.device)] * (1 + len(clients))
+        memories: list[Memory] = [{} for _ in clients]
+        for group in self.launches(clients, padded):
+            updates, memory = self._launch([clients[i] for i in group], padded)
+            for position, i in enumerate(group):
+                rows[1 + i] = updates[position, None]
+                memories[i] = {name: value[position] for name, value in memory.items()}
+        return torch.cat(rows), memories
+
+    def launches(
+        self, clients: Sequence[training.Client], padded: bool = False
+    ) -> Iterator[list[int]]:
+        """Yield the clients that are trained together, by number; with ``padded`` longest first."""
+        alike: dict[Hashable, list[int]] = {}
+        steps = [self.schedule.steps(len(client.x)) for client in clients]
+        for i, client in enumerate(clients):
+            kind = (min(steps[i], 1) if padded else steps[i], _wraps(client.wrap_grad))
+            alike.setdefault(kind, []).append(i)
+        for group in alike.values():
+            group.sort(key=lambda i: -steps[i])
+            for start in range(0, len(group), self.width):
+                yield group[start : start + self.width]
 
     @cached_property
     def width(self) -> int:
@@ -51,7 +82,7 @@ class Stacked(training.Executor):
         device = self.shared.device
         budget = BUDGET
         if device.type == "cuda":
-            share = SHARE if self.recorder is None else SHARE / 2  # recordings keep as much again
+            share = SHARE if self.play is None else SHARE / 2  # a recording keeps as much again
             budget = int(share * torch.cuda.get_device_properties(device).total_memory)
         client = footprint(self.shared.network, self.schedule.batch_size, convolve)
         return max(1, min(self.chunk, budget // client))
@@ -64,61 +95,60 @@ class Stacked(training.Executor):
         load = Load(self.shared.device, clients, self.schedule.batch_size, half)
         return chosen(self.shared.network, load)
 
+    def _launch(self, clients: Sequence[training.Client], padded: bool) -> tuple[Tensor, Memory]:
+        device = self.shared.device
+        frozen = self.frozen
+        layout = self.protocol.trained(self.shared)
+        x, y, order = gathered(clients, self.schedule)
+        counts = [self.schedule.steps(len(client.x)) for client in clients]
+
+        def train(
+            tree: Tree, rows: Tensor, of: Tensor, seed: Tensor, number: Tensor, memory: Memory
+        ) -> tuple[Tensor, Memory]:
+            def grad(
+                tree: Tree, x: Tensor, y: Tensor, key: Key, slope: Tensor | None = None
+            ) -> Tree:
+                loss_grad = torch.func.grad(self.loss, has_aux=True)
+                gradient, statistics = loss_grad(tree, frozen, x, y, key, slope)
+                return training.with_statistics(gradient, tree, statistics)
+
+            wrapped = hooks.wrapped(clients[0].wrap_grad, self.gradient(grad, grad, frozen))
+            key = Key(seed)
+            steps = Gathered(x, y, rows)
+            batches: Batches = self.batches(steps, key, number)
+            if padded:
+                batches = PaddedBatches(
+                    steps,
+                    number,
+                    batches.epochs,
+                    batches.weights,
+                    batches.statistics,
+                    of=of,
+                    shortest=min(counts),
+                    longest=max(counts),
+                    key=key,
+                    augment=self.augment,
+                    play=self.play,
+                )
+            trained, memory = self.protocol.local_update(tree, batches, wrapped, key, memory)
+            return layout.flatten(trained), memory
+
+        numbers = torch.tensor([counts, [client.round for client in clients]], device=device)
+        seeds = torch.stack([client.key.tensor() for client in clients]).to(device)
+        tree = stacked([client.tree for client in clients])
+        memory = stacked([client.memory for client in clients])
+        trained: tuple[Tensor, Memory] = torch.vmap(train)(
+            tree, order, numbers[0], seeds, numbers[1], memory
+        )
+        return trained
+
 
 @dataclass(frozen=True, eq=False)
 class Recorded(Stacked):
-    """`Stacked` whose launches are recorded when they recur, and replayed from then on."""
+    """`Stacked` whose local steps are recorded and replayed, see `CudaGraphs`."""
 
-    recorder: Recorder | None = field(default_factory=lambda: Recorder(cuda_graphs()), kw_only=True)
-
-
-Part = tuple[Stacked, Sequence[training.Client]]  # executor of a run, and its clients to be trained
-Job = tuple[Stacked, training.Client]
-
-
-def train_all(parts: Sequence[Part]) -> list[training.Trained]:
-    """Train the clients of several runs, which share launches where they can.
-
-    They can if network, protocol, schedule, precision, augmentation and device are equal, and both
-    take equally many steps with an equal ``wrap_grad``. What they have from a seed may differ. Each
-    run gets what `Executor.train` gives it.
-    """
-    rows: list[list[Tensor]] = []
-    memories: list[list[Memory]] = [[{} for _ in clients] for _, clients in parts]
-    for engine, clients in parts:
-        width = engine.protocol.trained(engine.shared).d
-        nothing = torch.zeros(0, width, device=engine.shared.device)
-        rows.append([nothing] * (1 + len(clients)))
-    for places in launches(parts):
-        jobs = [(parts[run][0], parts[run][1][i]) for run, i in places]
-        updates, memory = _launch(jobs)
-        for position, (run, i) in enumerate(places):
-            rows[run][1 + i] = updates[position, None]
-            memories[run][i] = {name: value[position] for name, value in memory.items()}
-    return [(torch.cat(updates), run) for updates, run in zip(rows, memories, strict=True)]
-
-
-def launches(parts: Sequence[Part]) -> Iterator[list[tuple[int, int]]]:
-    """Yield the clients that are trained together, as numbers of run and client."""
-    alike: dict[Hashable, list[tuple[int, int]]] = {}
-    for run, (engine, clients) in enumerate(parts):
-        for i, client in enumerate(clients):
-            alike.setdefault(kind(engine, client), []).append((run, i))
-    for group in alike.values():
-        chunk = min(parts[run][0].width for run in {run for run, _ in group})
-        for start in range(0, len(group), chunk):
-            yield group[start : start + chunk]
-
-
-def kind(engine: Stacked, client: training.Client) -> Hashable:
-    """Key that is equal for clients that can be trained together."""
-    return (
-        *(_same(thing) for thing in (engine.protocol, engine.shared.network)),
-        (engine.schedule, engine.precision, engine.shared.device, _same(engine.convolve)),
-        engine.augment,
-        engine.schedule.steps(len(client.x)),
-        _wraps(client.wrap_grad),
-    )
+    padded: bool = field(default=True, kw_only=True)
+    play: Play | None = field(default_factory=CudaGraphs, kw_only=True)
 
 
 def _same(thing: object) -> Hashable:
@@ -136,71 +166,46 @@ def _wraps(wrap: training.WrapGrad) -> Hashable:
     return _same(wrap) if owner is None else (getattr(wrap, "__func__", None), _same(owner))
 
 
-def _launch(jobs: Sequence[Job]) -> tuple[Tensor, Memory]:
-    engine, first = jobs[0]
-    clients = [client for _, client in jobs]
-    x, y = batched(clients, engine.schedule)
-    seeds = torch.stack([client.key.tensor() for client in clients]).to(engine.shared.device)
-    rounds = torch.tensor([client.round for client in clients], device=engine.shared.device)
-    several = any(other is not engine for other, _ in jobs)
-    frozen = stacked([other.frozen for other, _ in jobs]) if several else engine.frozen
-    layout = engine.protocol.trained(engine.shared)
-
-    def train(
-        tree: Tree, frozen: Tree, x: Tensor, y: Tensor, seed: Tensor, number: Tensor, memory: Memory
-    ) -> tuple[Tensor, Memory]:
-        def grad(tree: Tree, x: Tensor, y: Tensor, key: Key, slope: Tensor | None = None) -> Tree:
-            loss_grad = torch.func.grad(engine.loss, has_aux=True)
-            gradient, statistics = loss_grad(tree, frozen, x, y, key, slope)
-            return training.with_statistics(gradient, tree, statistics)
-
-        wrapped = hooks.wrapped(first.wrap_grad, engine.gradient(grad, grad, frozen))
-        steps = list(zip(x.unbind(0), y.unbind(0), strict=True))
-        key = Key(seed)
-        batches = engine.batches(steps, key, number)
-        trained, memory = engine.protocol.local_update(tree, batches, wrapped, key, memory)
-        return layout.flatten(trained), memory
-
-    tree = stacked([client.tree for client in clients])
-    memory = stacked([client.memory for client in clients])
-    inputs = (tree, frozen, x, y, seeds, rounds, memory)
-    work: Work = torch.vmap(train, (0, 0 if several else None, 0, 0, 0, 0, 0))
-    if engine.recorder is None or not lasting(engine, first.wrap_grad):
-        return work(*inputs)
-    return engine.recorder.play((kind(engine, first), several), work, inputs)
-
-
-def lasting(engine: Stacked, wrap: training.WrapGrad) -> bool:
-    """Whether all that a launch decides by in Python is constant, so that it can be recorded."""
-    owners = () if wrap is training.untouched else (getattr(wrap, "__self__", None),)
-    return fixed(engine.protocol, engine.shared.network, *owners)
-
-
 def stacked(trees: Sequence[Tree]) -> Tree:
     """Stack trees: every leaf gets a leading dimension of clients."""
     return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
 
 
-def batched(
+def gathered(
     clients: Sequence[training.Client], schedule: training.Schedule
-) -> tuple[Tensor, Tensor]:
-    """Gather what clients with equally many steps see, in their orders, in one gather for all.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return all images and labels, and the rows of them ``(n, steps, B)`` that each step sees.
 
-    ``(n, steps, B, C, H, W)`` and ``(n, steps, B)``; where a batch is short, zeros and label -1.
+    Steps are as many as the longest client has. The last image is zeros and its label -1: where a
+    batch is short, and after a client's end, rows are that one.
     """
     drawn = [schedule.rows(len(client.x), client.key) for client in clients]
-    width = max(schedule.batch_size, *(len(rows) for steps in drawn for rows in steps))
-    order = torch.full((len(clients), len(drawn[0]), width), -1)  # the last row is padding
+    longest = max(len(steps) for steps in drawn)
+    width = max([schedule.batch_size, *(len(rows) for steps in drawn for rows in steps)])
+    total = sum(len(client.x) for client in clients)
+    order = torch.full((len(clients), longest, width), total)
     start = 0
     for places, client, steps in zip(order, clients, drawn, strict=True):
-        for place, rows in zip(places, steps, strict=True):
+        for place, rows in zip(places, steps, strict=False):
             place[: len(rows)] = rows + start
         start += len(client.x)
     x, y = clients[0].x, clients[0].y
-    order = order.to(x.device)
     images = torch.cat([*(client.x for client in clients), x.new_zeros(1, *x.shape[1:])])
     labels = torch.cat([*(client.y for client in clients), y.new_full((1,), -1)])
-    return images[order], labels[order]
+    return images, labels, order.to(x.device)
+
+
+def useful(counts: Sequence[int], width: int) -> float:
+    """Share of the executed steps that clients need, if up to ``width`` of them are padded.
+
+    >>> useful([4, 1, 2, 1], 4)
+    0.5
+    >>> useful([4, 1, 2, 1], 2)  # the two longest together, and the two shortest
+    0.8
+    """
+    ordered = sorted(counts, reverse=True)
+    groups = [ordered[start : start + width] for start in range(0, len(ordered), width)]
+    return sum(counts) / sum(len(group) * group[0] for group in groups)
 
 
 def footprint(network: Network, batch: int, convolve: Convolve = conv2d) -> int:

@@ -1,7 +1,7 @@
 """One round of every protocol on two devices, side by side.
 
 ``make gpu-check`` compares the CPU with CUDA, from files that are on the machine: the data set is
-scikit-learn's ``digits``. Each device plays the same three rounds with its own executor; the table
+scikit-learn's ``digits``. Each device plays the same two rounds with its own executor; the table
 shows how far the deployed models are apart, relative to how far the last round moved them, and
 how long that round took. Where scores are trained, a rounding error moves an edge at the cut, or a
 probability at its draw, to the other side: there the share of weights that differ is shown.
@@ -22,7 +22,6 @@ from torch import Tensor
 from fedbench.core import registry
 from fedbench.core.errors import FedbenchError
 from fedbench.core.rng import Key
-from fedbench.executors.cuda_graphs import AFTER
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.state import RunState
@@ -53,10 +52,9 @@ def play(protocol: str, device: str, executor: str, attack: str, defense: str) -
         ensemble = [deployed] if isinstance(deployed, dict) else deployed
         return torch.cat([setup.shared.layout.flatten(tree) for tree in ensemble]).cpu()
 
-    for step in range(AFTER):  # the first launch of a device is slow, and then one may be recorded
-        play_round(setup, state, step)
+    play_round(setup, state, 0)  # the first launches of a device are slow
     before, start = model(), time.perf_counter()
-    play_round(setup, state, AFTER)
+    play_round(setup, state, 1)
     after = model()
     return Played(before, after, time.perf_counter() - start)
 

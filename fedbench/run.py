@@ -2,6 +2,7 @@
 
 import dataclasses
 import statistics
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -20,10 +21,9 @@ from fedbench.core import registry
 from fedbench.core.blame import Hook, ask
 from fedbench.core.choices import SUMS
 from fedbench.core.errors import require
-from fedbench.core.settings import note, restored_after
+from fedbench.core.settings import Settings, note, restored_after
 from fedbench.core.tiling import finite_rows
 from fedbench.data.datasets import Data
-from fedbench.executors.multi_run import now, settings_restorer
 from fedbench.executors.training import Client, Trained
 from fedbench.experiment.callbacks import Callbacks, Follower, followed
 from fedbench.experiment.commitments import commit, keep
@@ -70,7 +70,7 @@ def play(
     Args:
         scenario: The scenario to play.
         device: ``auto``, ``cpu`` or ``cuda``.
-        executor: ``loop``, ``stacked``, ``forked``, or ``auto``: the faster one of two.
+        executor: ``loop``, ``stacked``, ``recorded``, or ``auto``: the fastest one of them.
         chunk: Clients that the stacked executor trains at once.
         callbacks: Followers of the run: objects of `Callback`, or functions that are called with
             each `Round`. What one raises ends the run.
@@ -89,9 +89,9 @@ def play(
     """
     require("states", states, states is None or canonical, "left out without canonical")
     followers = Callbacks(callbacks)
-    start = now()
+    start = time.perf_counter()
     choose_device(device)  # changes settings, too, which later runs on the device need
-    restore = settings_restorer()
+    restore = Settings().restore
     with restored_after(restore), Isolation() if isolate else nullcontext() as isolation:
         load = registry.load if isolation is None else isolation.load
         setup = prepare(scenario, device, executor, chunk, data, load, canonical)
@@ -106,7 +106,8 @@ def play(
                 followers.round(setup.scenario, rounds[-1])
             if deliver is not None:
                 deliver(final_model(setup, state.server))
-            record = build_record(setup, state, rounds, now() - start, note(restore()))
+            seconds = time.perf_counter() - start
+            record = build_record(setup, state, rounds, seconds, note(restore()))
         followers.finished(record)
         return record
 
@@ -148,10 +149,10 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     owned = setup.owned(ids, step)
     view = setup.view(ids, broadcast, step)
     with span("attack"):
-        start = now()
+        start = time.perf_counter()
         context = attack_context(setup, state, clients, trained, updates, honest, idle, owned, view)
         forged = threat_model.forge(setup.attack(step), context, state.adversary)
-        state.attack_seconds += now() - start
+        state.attack_seconds += time.perf_counter() - start
         state.last_broadcast = trees[0] if heard_by_all(setup, state.server, ids, trees) else None
 
     # 5  the wire: the server gets what the bytes say, and rejects what is not legal

@@ -364,7 +364,7 @@ def test_the_suite_and_parts_of_it_are_played(
     assert {group["group"] for group in content["ratios"]} == groups
     assert all(len(ratio["mine"]) == 1 for ratio in content["ratios"])
     assert picture.read_bytes().startswith(b"\x89PNG")
-    for text in ("trimmed mean / torch.sort", "micro, bf16, forked, batch 4 / a loop by hand"):
+    for text in ("trimmed mean / torch.sort", "micro, batch 4 / a loop by hand"):
         assert f"| {text} |" in page
     suite.main(["--quick", "--only", "a mask", "--device", "cpu"])
     page = capsys.readouterr().out

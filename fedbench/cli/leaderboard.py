@@ -260,7 +260,7 @@ def reveal(
     from fedbench.sweeps.drive import play_each
     from fedbench.sweeps.local import Options
 
-    options = Options(device, executor, 32, workers, threads, 1, run_timeout, isolate=True)
+    options = Options(device, executor, 32, workers, threads, run_timeout, isolate=True)
     rules = versions(board)
     read = [opened(path, rules) for path in attacks]
     console = Console()

@@ -2,78 +2,86 @@
 
 A step is some hundreds of small kernels, which take longer to launch than to run. It is recorded
 once for each launch of clients, on the memory of that launch, so that no recording outlives what
-Python decided when it was made.
+Python decided when it was made. What is CUDA's own here has never run: no GPU was at hand.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 
-FEWEST = 4  # steps that are worth a recording: one is taken before it
+Work = Callable[[], None]
+FEWEST = 3  # steps that are worth a recording: one is taken before it
+
+
+@contextmanager
+def waits_are_errors() -> Iterator[None]:
+    """Raise `RuntimeError` where the processor would wait for the device, as a capture would."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 @dataclass(eq=False)
 class CudaGraphs:
-    """Takes steps by replaying the second one of them.
+    """Records work as CUDA graphs, which share one pool of memory.
 
-    The first one runs as written, and every wait for the device is an error in it, as it would be
-    in a recording: then a warning says so, and these and all later steps run as written. All graphs
-    share one pool of memory, which lives as long as one of them: so the last one is kept until the
-    next one is recorded.
+    The last one is kept until the next one is there, since a pool ends with the last of its graphs.
 
     References:
         https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs, constraints and "Graph
         memory management".
     """
 
-    works: bool = True
     last: torch.cuda.CUDAGraph | None = field(default=None, repr=False)
 
-    @cached_property
-    def pool(self) -> tuple[int, int]:
-        """Handle of the memory that the graphs share."""
-        return torch.cuda.graph_pool_handle()
-
-    def __call__(self, work: Callable[[], None], times: int) -> None:
-        """Do the work so many times: it must be the same kernels on the same memory each time."""
-        replay = work
-        if self.works and times >= FEWEST:
-            if self._waits(work):
-                self.works = False
-            else:
-                times -= 1
-                replay = self._recorded(work)
-        for _ in range(times):
-            replay()
-
-    def _waits(self, work: Callable[[], None]) -> bool:
-        """Do the work once; return whether it stopped because it waits for the device."""
-        before = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            work()
-        except RuntimeError as error:
-            reason = str(error).partition("\n")[0]
-            text = f"steps are no longer recorded: {reason}"
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
-            return True
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
-        return False
-
-    def _recorded(self, work: Callable[[], None]) -> Callable[[], None]:
+    def __call__(self, work: Work) -> Work:
         """Record what the work would do, without doing it; return its replay."""
         graph = torch.cuda.CUDAGraph()
+        pool = None if self.last is None else self.last.pool()
         here = torch.cuda.current_stream()
-        beside = torch.cuda.Stream()
+        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         beside.wait_stream(here)
         with torch.cuda.stream(beside):  # the default stream cannot be recorded
-            graph.capture_begin(pool=self.pool)
+            graph.capture_begin(pool=pool)
             work()
             graph.capture_end()
         here.wait_stream(beside)
         self.last = graph
         return graph.replay
+
+
+@dataclass(eq=False)
+class Replay:
+    """Repeats work by a recording of it.
+
+    The work runs once as written, and every wait for the device is an error there, as it would be
+    in a recording: then a warning says so, and this and all later work runs as written.
+    """
+
+    record: Callable[[Work], Work] = field(default_factory=CudaGraphs)
+    strict: Callable[[], AbstractContextManager[object]] = waits_are_errors
+    works: bool = True
+
+    def __call__(self, work: Work, times: int) -> None:
+        """Do the work so many times: the same kernels on the same memory each time."""
+        again = work
+        if self.works and times >= FEWEST:
+            try:
+                with self.strict():
+                    work()
+            except RuntimeError as error:
+                self.works = False
+                reason = str(error).partition("\n")[0]
+                text = f"steps are no longer recorded: {reason}"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
+            else:
+                times -= 1
+                again = self.record(work)
+        for _ in range(times):
+            again()

@@ -5,7 +5,6 @@ clients each way for two steps, once, and caches the answer (`fedbench.executors
 """
 
 import dataclasses
-import os
 import time
 import warnings
 from collections import Counter
@@ -21,19 +20,17 @@ from fedbench.core.errors import ConfigError, Unavailable, require
 from fedbench.core.rng import Key
 from fedbench.data.augmentation import CropFlip
 from fedbench.executors.cached_answers import machine, may_measure, store, stored
-from fedbench.executors.cuda_graphs import AFTER
-from fedbench.executors.multi_run import Together, recorder
-from fedbench.executors.process_pool import Forked
 from fedbench.executors.training import Client, Executor, Loop, Schedule
 from fedbench.executors.vmap import Recorded, Stacked
 
-NAMES = ("auto", "loop", "stacked", "recorded", "forked")
+NAMES = ("auto", "loop", "stacked", "recorded")
 
 MARGIN = 1.25  # how much faster another must be: a near tie goes to the loop, which is the oracle
 MOST = 8  # clients of a measurement
-STEPS = 2
+STEPS = 2  # of a client on a CPU
+RECORDED_STEPS = 16  # of a client on an accelerator, where one of them may be recorded
 TURNS = 2
-REVISION = 3  # of the executors: raised when one becomes faster, which voids old answers
+REVISION = 4  # of the executors: raised when one becomes faster, which voids old answers
 HEAVY = 0.01  # seconds of a client's step on a CPU above which lock step gains nothing
 
 
@@ -53,8 +50,6 @@ def require_device(name: str, cuda: bool) -> None:
     """Raise `Unavailable` for an executor that this device does not have."""
     if name == "recorded" and not cuda:
         raise Unavailable("--executor recorded must have --device cuda, got cpu; use stacked")
-    if name == "forked" and not hasattr(os, "fork"):
-        raise Unavailable("--executor forked needs a system with fork, as Linux; use loop")
 
 
 def executor(
@@ -69,49 +64,62 @@ def executor(
 ) -> Executor:
     """Make the executor of that name; ``auto`` is the fastest one, see `choose`.
 
-    ``chunk`` is how many clients are trained at once, by executors that do so. Workers that play
-    several runs ask for "together" (`fedbench.executors.multi_run`), which is not in `NAMES`.
-    ``augment`` changes the images of every training step. `ConfigError` if there is no such
-    executor, or not on this device.
+    ``chunk`` is how many clients are trained at once, by executors that do so, and ``together`` the
+    answer of `crowd`. ``augment`` changes the images of every training step. `ConfigError` if there
+    is no such executor, or not on this device.
     """
     require("--chunk", chunk, chunk >= 1, ">= 1")
-    if name != "together":
-        require_known(name)
+    require_known(name)
     if name != "loop" and (why := shared.network.alone):
-        if name in ("stacked", "recorded"):
-            raise ConfigError(
-                f"--executor must be auto, loop or forked for a model {why}, got {name}"
-            )
-        if name != "forked":
-            warnings.warn(f"clients train one after the other: the model {why}", stacklevel=2)
-            name = "loop"
-    cuda = shared.device.type == "cuda"
-    require_device(name, cuda)
+        if name != "auto":
+            raise ConfigError(f"--executor must be auto or loop for a model {why}, got {name}")
+        warnings.warn(f"clients train one after the other: the model {why}", stacklevel=2)
+        name = "loop"
+    require_device(name, shared.device.type == "cuda")
     training = (protocol, shared, schedule)
     options: TrainingOptions = {"precision": precision, "augment": augment}
-    stacked = Stacked(*training, chunk, **options)
-    kind = choose(stacked, together) if name == "auto" or (name == "together" and cuda) else name
-    if name == "together":
-        tape = recorder() if kind == "recorded" else None
-        return Together(*training, chunk, **options, recorder=tape)
+    stacked = Stacked(*training, chunk, **options, padded=pads(shared.device))
+    kind = choose(stacked, together) if name == "auto" else name
     if kind == "recorded":
         return Recorded(*training, chunk, **options)
-    looped = Forked if kind == "forked" else Loop
-    return stacked if kind == "stacked" else looped(*training, **options)
+    return stacked if kind == "stacked" else Loop(*training, **options)
 
 
-def crowd(sizes: Sequence[int], sampled: int, schedule: Schedule) -> float:
+def pads(device: torch.device) -> bool:
+    """Whether clients of unequal length share a launch: not on a CPU, where padding costs more.
+
+    There a step takes as long as its samples, also those after a client's end; on an accelerator
+    small networks wait for launches (docs/performance.md, "Uneven clients").
+    """
+    return device.type == "cuda"
+
+
+def crowd(sizes: Sequence[int], sampled: int, schedule: Schedule, padded: bool = False) -> float:
     """Number of clients of a round that share a launch, on average over the draws of a round.
 
-    ``sizes`` are the samples of every client, of whom ``sampled`` take part.
+    ``sizes`` are the samples of every client, of whom ``sampled`` take part. Clients of unequal
+    length share none, or, ``padded``, all share one; a client that waits for the end of the longest
+    one counts by its share of that one's steps.
 
     >>> crowd([8, 8, 8, 8], 2, Schedule(1, 4))
     2.0
     >>> round(crowd([4, 8, 12, 16], 2, Schedule(1, 4)), 2)  # all apart but for the same one twice
     1.14
+    >>> round(crowd([4, 8, 12, 16], 2, Schedule(1, 4), padded=True), 2)  # 5 steps beside 2 * 3.125
+    1.6
     """
-    counts = Counter(map(schedule.steps, sizes))
-    launches = sum(1 - (1 - count / len(sizes)) ** sampled for count in counts.values())
+    counts = sorted(Counter(map(schedule.steps, sizes)).items())
+    if padded:
+        shorter = 0
+        longest = 0.0  # expected number of steps of the longest client
+        for steps, count in counts:
+            upto = shorter + count
+            chance = (upto / len(sizes)) ** sampled - (shorter / len(sizes)) ** sampled
+            longest += steps * chance
+            shorter = upto
+        mean = sum(steps * count for steps, count in counts) / len(sizes)
+        return sampled * mean / longest
+    launches = sum(1 - (1 - count / len(sizes)) ** sampled for _, count in counts)
     return sampled / launches
 
 
@@ -127,7 +135,7 @@ def choose(stacked: Stacked, together: float) -> str:
     training = (stacked.protocol, stacked.shared, stacked.schedule)
     options: TrainingOptions = {"precision": stacked.precision, "augment": stacked.augment}
     ways: dict[str, Executor] = {"loop": Loop(*training, **options), "stacked": stacked}
-    if device == "cuda" and not stacked.schedule.coins:  # with coins no shape comes again
+    if device == "cuda":
         ways["recorded"] = Recorded(*training, stacked.chunk, **options)
     clients = min(int(together), stacked.width, MOST)
     if clients < 2:
@@ -177,14 +185,14 @@ def measured(ways: Mapping[str, Executor], clients: int) -> str:
     loop = ways["loop"]
     schedule = Schedule(1, loop.schedule.batch_size)
     ways = {name: dataclasses.replace(way, schedule=schedule) for name, way in ways.items()}
-    group = strangers(loop.protocol, loop.shared, clients, STEPS * schedule.batch_size)
+    steps = RECORDED_STEPS if "recorded" in ways else STEPS
+    group = strangers(loop.protocol, loop.shared, clients, steps * schedule.batch_size)
     seconds(ways["loop"], group[:1])
     warm = seconds(ways["loop"], group[:1])  # the first time was cold
-    if loop.shared.device.type == "cpu" and warm > HEAVY * STEPS:
+    if loop.shared.device.type == "cpu" and warm > HEAVY * steps:
         return "loop"
     for way in list(ways.values())[1:]:
-        for _ in range(AFTER + 1):  # a launch is recorded at its second time
-            seconds(way, group)
+        seconds(way, group)  # cold
     turns = [[seconds(way, group) for way in ways.values()] for _ in range(TURNS)]
     least = {name: min(times) for name, times in zip(ways, zip(*turns, strict=True), strict=True)}
     best = "loop"

@@ -56,6 +56,7 @@ class PaddedBatches(Batches):
     recorded and replayed (`fedbench.executors.cuda_graphs`).
     """
 
+    steps: Gathered  # so many as the longest client has
     of: Tensor = field(kw_only=True)  # number of steps of this client, without dimensions
     shortest: int = field(kw_only=True)  # the least number of steps of a client, at least 1
     longest: int = field(kw_only=True)  # the greatest

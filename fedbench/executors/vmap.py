@@ -18,7 +18,7 @@ from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors import training
 from fedbench.executors.conv_kernels import Load, chosen
-from fedbench.executors.cuda_graphs import CudaGraphs
+from fedbench.executors.cuda_graphs import Replay
 from fedbench.executors.padded import Gathered, PaddedBatches, Play, WalkedAlone
 from fedbench.models.network import Convolve, Network, saved_bytes
 
@@ -145,10 +145,10 @@ class Stacked(training.Executor):
 
 @dataclass(frozen=True, eq=False)
 class Recorded(Stacked):
-    """`Stacked` whose local steps are recorded and replayed, see `CudaGraphs`."""
+    """`Stacked` whose local steps are recorded and replayed, see `Replay`."""
 
     padded: bool = field(default=True, kw_only=True)
-    play: Play | None = field(default_factory=CudaGraphs, kw_only=True)
+    play: Play | None = field(default_factory=Replay, kw_only=True)
 
 
 def _same(thing: object) -> Hashable:

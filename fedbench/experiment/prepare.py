@@ -17,7 +17,7 @@ from fedbench.core.rng import Secret
 from fedbench.data.augmentation import CropFlip
 from fedbench.data.datasets import Data, data_folder
 from fedbench.data.splits import dealt_samples, split_client, take_root
-from fedbench.executors.factory import crowd, executor
+from fedbench.executors.factory import crowd, executor, pads
 from fedbench.executors.training import Schedule
 from fedbench.experiment import cohorts
 from fedbench.experiment.compatibility import WHY, Load, Resolution, examine, resolve
@@ -69,7 +69,8 @@ def prepare(
         )
     coins = plugins.mechanism.batches == "poisson"
     schedule = Schedule(scenario.epochs, scenario.batch_size, coins)
-    together = crowd([len(train) for train in population.train], scenario.per_round, schedule)
+    sizes = [len(train) for train in population.train]
+    together = crowd(sizes, scenario.per_round, schedule, pads(shared.device))
     setup = Setup(
         scenario=scenario,
         plugins=plugins,

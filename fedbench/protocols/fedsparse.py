@@ -279,7 +279,9 @@ class FedSparse(Protocol[Gated]):
         sgd = SGD(lr=self.lr, statistics=batches.statistics)
         adamax = Adamax(lr=self.threshold_lr)
 
-        def step(carried: tuple[Tree, ...], now: LocalStep) -> tuple[Tree, ...]:
+        def step(
+            carried: tuple[Tree, Tree, Tree, Tree], now: LocalStep
+        ) -> tuple[Tree, Tree, Tree, Tree]:
             w, velocity, v, moments = carried
             gradient = grad(w | v, now.x, now.y, now.key)
             self._add_prior(gradient, w, v, start, prior)

@@ -66,21 +66,21 @@ def measuring(monkeypatch: pytest.MonkeyPatch, answers: Path) -> Path:
 FITS = {"loop", "stacked"}.__contains__
 
 
-def fastest(protocol: FedAvg, together: float = 8.0) -> str:
-    return choose(Stacked(protocol, SHARED, PLAN), together)
+def fastest(protocol: FedAvg, together: int = 8) -> str:
+    return choose(Stacked(protocol, SHARED, PLAN), [8] * together)
 
 
 def test_what_is_faster_is_chosen_and_heavy_steps_are_the_loop_s_unmeasured(
     measuring: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert fastest(Sleepy()) == "stacked"
-    assert fastest(Crowded(), 2.0) == "loop"
+    assert fastest(Crowded(), 2) == "loop"
     entries = [json.loads(path.read_text()) for path in measuring.iterdir()]
     assert sorted(entry["answer"] for entry in entries) == ["loop", "stacked"]
-    assert isinstance(executor("auto", Sleepy(), SHARED, PLAN, together=8), Stacked)
-    assert isinstance(executor("auto", Crowded(), SHARED, PLAN, together=2), Loop)
+    assert isinstance(executor("auto", Sleepy(), SHARED, PLAN, sizes=[8] * 8), Stacked)
+    assert isinstance(executor("auto", Crowded(), SHARED, PLAN, sizes=[8] * 2), Loop)
     monkeypatch.setattr("fedbench.executors.factory.HEAVY", 0.02)  # `Sleepy` waits longer
-    assert fastest(Sleepy(), 4.0) == "loop"
+    assert fastest(Sleepy(), 4) == "loop"
 
 
 def test_the_answer_is_kept_and_the_first_one_holds(measuring: Path) -> None:
@@ -101,7 +101,7 @@ def test_what_says_nothing_or_cannot_be_written_is_no_hindrance(
     for text in ("", "{", '{"question": "another", "answer": "stacked"}', "[]"):
         path.write_text(text)
         assert stored(question, FITS) is None
-        assert fastest(Crowded(), 2.0) == "loop"
+        assert fastest(Crowded(), 2) == "loop"
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert fastest(Sleepy()) == "stacked"
@@ -120,7 +120,7 @@ def test_other_questions_have_other_answers() -> None:
 def test_who_trains_alone_or_switched_measuring_off_is_not_measured(
     measuring: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert fastest(Sleepy(), 1.9) == "loop"
+    assert fastest(Sleepy(), 1) == "loop"
     monkeypatch.setenv("FEDBENCH_PROBE", "off")
     assert fastest(Sleepy()) == "loop"
     assert not measuring.exists()

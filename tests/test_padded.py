@@ -5,6 +5,7 @@ memory with all that Python decided on the way, as CUDA does with kernels.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -21,10 +22,9 @@ from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.data.augmentation import CropFlip
 from fedbench.executors.cuda_graphs import FEWEST, Replay, Work
-from fedbench.executors.factory import crowd
 from fedbench.executors.padded import Gathered, PaddedBatches
 from fedbench.executors.training import Client, Loop, Schedule, Trained
-from fedbench.executors.vmap import Stacked
+from fedbench.executors.vmap import Stacked, cheapest
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedpm import FedPM
@@ -118,11 +118,17 @@ def uneven(protocol: Any, n: int = 4) -> list[Client]:
     ]
 
 
+@pytest.fixture(autouse=True)
+def one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches as on an accelerator: starting another costs more than any wait."""
+    monkeypatch.setattr("fedbench.executors.vmap.OVERHEAD", 1e9)
+
+
 def padded(protocol: Any, clients: list[Client], schedule: Schedule, **options: Any) -> Trained:
     """Train in one launch, for sure."""
-    engine = Stacked(protocol, SHARED, schedule, padded=True, **options)
-    assert len(list(engine.launches(clients, True))) == 1
-    return engine._train(clients, True)
+    engine = Stacked(protocol, SHARED, schedule, **options)
+    assert len(list(engine.launches(clients))) == 1
+    return engine._train(clients, padded=True)
 
 
 @pytest.fixture
@@ -137,10 +143,10 @@ def test_clients_are_as_uneven_as_they_are_said_to_be() -> None:
     clients = uneven(FedAvg())
     assert [SCHEDULE.steps(len(client.x)) for client in clients] == STEPS
     engine = Stacked(FedAvg(), SHARED, SCHEDULE)
-    assert len(list(engine.launches(clients))) == 4
-    assert list(engine.launches(clients, padded=True)) == [[3, 1, 2, 0]]  # the longest first
+    assert len(list(engine.launches(clients, padded=False))) == 4
+    assert list(engine.launches(clients)) == [[3, 1, 2, 0]]  # the longest first
     pairs = Stacked(FedAvg(), SHARED, SCHEDULE, chunk=2)
-    assert list(pairs.launches(clients, padded=True)) == [[3, 1], [2, 0]]
+    assert list(pairs.launches(clients)) == [[3, 1], [2, 0]]
 
 
 @pytest.mark.edges("fedavg", "fsl", "fedpm", "byz-dasha-page")
@@ -197,8 +203,8 @@ def up(grad: Gradient) -> Grad:
 def test_who_trains_another_way_is_in_another_launch() -> None:
     clients = uneven(in_float64(FedAvg()))
     clients[1] = dataclasses.replace(clients[1], wrap_grad=up)
-    engine = Stacked(in_float64(FedAvg()), SHARED, SCHEDULE, padded=True)
-    assert sorted(map(sorted, engine.launches(clients, True))) == [[0, 2, 3], [1]]
+    engine = Stacked(in_float64(FedAvg()), SHARED, SCHEDULE)
+    assert sorted(map(sorted, engine.launches(clients))) == [[0, 2, 3], [1]]
     loop = Loop(engine.protocol, SHARED, SCHEDULE).train(clients)
     assert_rounded_alike(engine.train(clients), loop)
 
@@ -220,7 +226,7 @@ class Walking(FedAvg):
 def test_a_protocol_that_goes_through_batches_itself_pads_none() -> None:
     protocol = in_float64(Walking())
     clients = uneven(protocol)
-    engine = Stacked(protocol, SHARED, SCHEDULE, padded=True, play=recorder())
+    engine = Stacked(protocol, SHARED, SCHEDULE, play=recorder())
     assert_rounded_alike(engine.train(clients), Loop(protocol, SHARED, SCHEDULE).train(clients))
 
 
@@ -316,11 +322,26 @@ def test_work_is_done_so_many_times_however_it_is_repeated() -> None:
         assert len(made) == (times >= FEWEST)
 
 
-def test_a_client_that_waits_counts_by_its_share() -> None:
-    # Two of three clients with 1, 2 and 4 steps. The longest of two draws has 1, 2 or 4 with chance
-    # 1/9, 3/9 and 5/9: 3 steps on average; the two have 14/3.
-    assert crowd([4, 8, 16], 2, Schedule(1, 4), padded=True) == pytest.approx(14 / 9)
-    assert crowd([8] * 5, 3, Schedule(1, 4), padded=True) == pytest.approx(3)
+def test_launches_cost_least_of_all_ways_to_split_them() -> None:
+    # Counts without a tie: all 2**7 ways to cut eight clients into launches are tried.
+    steps = [40, 31, 30, 12, 9, 8, 3, 1]
+    for most, overhead in ((8, 0.5), (8, 2.5), (8, 7.0), (3, 7.0), (8, 64.0)):
+        costs = {}
+        for cuts in itertools.product((False, True), repeat=7):
+            bounds = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), 8]
+            sizes = [end - start for start, end in itertools.pairwise(bounds)]
+            firsts = zip(bounds, sizes, strict=False)
+            if max(sizes) <= most:
+                costs[tuple(sizes)] = sum(steps[i] * (overhead + size) for i, size in firsts)
+        assert tuple(cheapest(steps, most, overhead)) == min(costs, key=lambda way: costs[way])
+
+
+def test_the_share_that_is_needed_is_that_of_the_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedbench.executors.vmap.OVERHEAD", 8.0)
+    engine = Stacked(FedAvg(), SHARED, SCHEDULE)
+    assert engine.useful([2] * 9) == 1
+    # 18 * (8 + 1) + 2 * (8 + 4) = 186, all in one 18 * (8 + 5) = 234.
+    assert engine.useful([2, 1, 18, 1, 2]) == 24 / (18 + 4 * 2)
 
 
 def test_moments_that_a_client_keeps_are_those_of_its_last_step() -> None:

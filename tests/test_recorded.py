@@ -104,7 +104,7 @@ def found(
 ) -> list[str]:
     """What a step of its clients moves from one device to another, or makes of numbers."""
     watched, shared = Watched(), dataclasses.replace(META, network=network)
-    engine = Stacked(protocol, shared, SCHEDULE, augment=augment, padded=True, play=watched)
+    engine = Stacked(protocol, shared, SCHEDULE, augment=augment, play=watched)
     engine.__dict__["convolve"] = convolve
     clients = strangers(protocol, dataclasses.replace(CPU, network=network), 2, 6)
     updates, _ = engine.train([moved(client, wrap) for client in clients])
@@ -160,7 +160,7 @@ def test_recordings_are_chosen_if_faster(
     def skipped(work: Work, times: int) -> None:
         """Take no step but the first, as if a replay took no time."""
 
-    recorded = dataclasses.replace(stacked, padded=True, play=skipped)
+    recorded = dataclasses.replace(stacked, play=skipped)
     ways = {"loop": loop, "stacked": stacked, "recorded": recorded}
     monkeypatch.setattr("fedbench.executors.factory.HEAVY", 10)  # a sleep is no heavy step
     assert measured(ways, 4) == "recorded"
@@ -193,5 +193,5 @@ def test_a_step_that_waits_leaves_cuda_as_it_was() -> None:
         Recorded(Hooked(does=asking), shared, MANY).train(clients)
     assert torch.cuda.current_stream() == stream
     protocol = in_float64(FedAvg())
-    expected = Stacked(protocol, shared, MANY, padded=True).train(clients)
+    expected = Stacked(protocol, shared, MANY).train(clients)
     assert_rounded_alike(Recorded(protocol, shared, MANY).train(clients), expected)

@@ -108,7 +108,7 @@ def cohort(
     protocol = registry.load("protocol", text)
     each = max(size.samples // size.clients // batch, 1) * batch
     clients = strangers(protocol, shared, size.clients, each)
-    trains = executor(engine, protocol, shared, Schedule(1, batch), together=len(clients))
+    trains = executor(engine, protocol, shared, Schedule(1, batch), sizes=[each] * len(clients))
     return Cohort(protocol, shared, trains, clients)
 
 

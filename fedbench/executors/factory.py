@@ -7,7 +7,6 @@ clients each way for two steps, once, and caches the answer (`fedbench.executors
 import dataclasses
 import time
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -59,14 +58,14 @@ def executor(
     schedule: Schedule,
     chunk: int = 32,
     precision: Precision = "fp32",
-    together: float = 1.0,
+    sizes: Sequence[int] = (),
     augment: CropFlip | None = None,
 ) -> Executor:
     """Make the executor of that name; ``auto`` is the fastest one, see `choose`.
 
-    ``chunk`` is how many clients are trained at once, by executors that do so, and ``together`` the
-    answer of `crowd`. ``augment`` changes the images of every training step. `ConfigError` if there
-    is no such executor, or not on this device.
+    ``chunk`` is how many clients are trained at once, by executors that do so. For ``auto``,
+    ``sizes`` are the samples of the clients of a round (`typical`). ``augment`` changes the images
+    of every training step. `ConfigError` if there is no such executor, or not on this device.
     """
     require("--chunk", chunk, chunk >= 1, ">= 1")
     require_known(name)
@@ -78,56 +77,28 @@ def executor(
     require_device(name, shared.device.type == "cuda")
     training = (protocol, shared, schedule)
     options: TrainingOptions = {"precision": precision, "augment": augment}
-    stacked = Stacked(*training, chunk, **options, padded=pads(shared.device))
-    kind = choose(stacked, together) if name == "auto" else name
+    stacked = Stacked(*training, chunk, **options)
+    kind = choose(stacked, sizes) if name == "auto" else name
     if kind == "recorded":
         return Recorded(*training, chunk, **options)
     return stacked if kind == "stacked" else Loop(*training, **options)
 
 
-def pads(device: torch.device) -> bool:
-    """Whether clients of unequal length share a launch: not on a CPU, where padding costs more.
+def typical(sizes: Sequence[int], sampled: int) -> list[int]:
+    """Samples of the clients of a typical round: evenly spaced quantiles of all clients' sizes.
 
-    There a step takes as long as its samples, also those after a client's end; on an accelerator
-    small networks wait for launches (docs/performance.md, "Uneven clients").
+    >>> typical([9, 1, 5, 7, 3, 11], 3)
+    [3, 7, 11]
     """
-    return device.type == "cuda"
+    ordered = sorted(sizes)
+    return [ordered[(2 * i + 1) * len(ordered) // (2 * sampled)] for i in range(sampled)]
 
 
-def crowd(sizes: Sequence[int], sampled: int, schedule: Schedule, padded: bool = False) -> float:
-    """Number of clients of a round that share a launch, on average over the draws of a round.
-
-    ``sizes`` are the samples of every client, of whom ``sampled`` take part. Clients of unequal
-    length share none, or, ``padded``, all share one; a client that waits for the end of the longest
-    one counts by its share of that one's steps.
-
-    >>> crowd([8, 8, 8, 8], 2, Schedule(1, 4))
-    2.0
-    >>> round(crowd([4, 8, 12, 16], 2, Schedule(1, 4)), 2)  # all apart but for the same one twice
-    1.14
-    >>> round(crowd([4, 8, 12, 16], 2, Schedule(1, 4), padded=True), 2)  # 5 steps beside 2 * 3.125
-    1.6
-    """
-    counts = sorted(Counter(map(schedule.steps, sizes)).items())
-    if padded:
-        shorter = 0
-        longest = 0.0  # expected number of steps of the longest client
-        for steps, count in counts:
-            upto = shorter + count
-            chance = (upto / len(sizes)) ** sampled - (shorter / len(sizes)) ** sampled
-            longest += steps * chance
-            shorter = upto
-        mean = sum(steps * count for steps, count in counts) / len(sizes)
-        return sampled * mean / longest
-    launches = sum(1 - (1 - count / len(sizes)) ** sampled for _, count in counts)
-    return sampled / launches
-
-
-def choose(stacked: Stacked, together: float) -> str:
+def choose(stacked: Stacked, sizes: Sequence[int]) -> str:
     """Name the fastest executor: ``loop``, ``stacked``, or on CUDA ``recorded``.
 
-    On average ``together`` clients share a launch (see `crowd`). With ``FEDBENCH_PROBE=off``
-    nothing is measured: ``loop`` on a CPU and ``stacked`` elsewhere.
+    A round has clients with so many samples. With ``FEDBENCH_PROBE=off`` nothing is measured:
+    ``loop`` on a CPU and ``stacked`` elsewhere.
     """
     device = stacked.shared.device.type
     if not may_measure():
@@ -137,15 +108,16 @@ def choose(stacked: Stacked, together: float) -> str:
     ways: dict[str, Executor] = {"loop": Loop(*training, **options), "stacked": stacked}
     if device == "cuda":
         ways["recorded"] = Recorded(*training, stacked.chunk, **options)
-    clients = min(int(together), stacked.width, MOST)
+    clients = min(len(sizes), stacked.width, MOST)
     if clients < 2:
         return "loop"
-    question = asked(stacked, clients, *ways)
+    tenths = max(1, round(10 * stacked.useful(list(map(stacked.schedule.steps, sizes)))))
+    question = asked(stacked, clients, *ways, tenths=tenths)
     fits = ways.__contains__
-    return stored(question, fits) or store(question, measured(ways, clients), fits)
+    return stored(question, fits) or store(question, measured(ways, clients, tenths / 10), fits)
 
 
-def asked(engine: Executor, clients: int, *ways: str) -> str:
+def asked(engine: Executor, clients: int, *ways: str, tenths: int = 10) -> str:
     """Text of the question: all that the answer depends on, and the executors to choose from."""
     network = engine.shared.network
     protocol = type(engine.protocol)
@@ -153,7 +125,8 @@ def asked(engine: Executor, clients: int, *ways: str) -> str:
     parts = (
         f"{network.title} {dict(network.shapes)} for {network.image}",
         f"{protocol.__module__}.{protocol.__qualname__}",
-        f"batch {engine.schedule.batch_size}, {engine.precision}{augment}, {clients} clients",
+        f"batch {engine.schedule.batch_size}, {engine.precision}{augment}, {clients} clients, "
+        f"{tenths} tenths of steps needed",
         " or ".join(ways),
         f"{machine(engine.shared.device)}, revision {REVISION}",
     )
@@ -177,10 +150,12 @@ def strangers(protocol: Protocol[Any], shared: Shared, n: int, samples: int) -> 
     ]
 
 
-def measured(ways: Mapping[str, Executor], clients: int) -> str:
+def measured(ways: Mapping[str, Executor], clients: int, share: float = 1.0) -> str:
     """Name the executor that trains so many clients fastest, by the least time of each in turns.
 
-    The loop comes first; a later one must be `MARGIN` times as fast as the best before it.
+    The loop comes first; a later one must be `MARGIN` times as fast as the best before it. Clients
+    of equal length are measured; in lock step the time counts as if they needed only a ``share`` of
+    their steps, though a launch costs less than in proportion to its clients.
     """
     loop = ways["loop"]
     schedule = Schedule(1, loop.schedule.batch_size)
@@ -195,6 +170,7 @@ def measured(ways: Mapping[str, Executor], clients: int) -> str:
         seconds(way, group)  # cold
     turns = [[seconds(way, group) for way in ways.values()] for _ in range(TURNS)]
     least = {name: min(times) for name, times in zip(ways, zip(*turns, strict=True), strict=True)}
+    least |= {name: seconds / share for name, seconds in least.items() if name != "loop"}
     best = "loop"
     for name in least:
         if least[best] > MARGIN * least[name]:

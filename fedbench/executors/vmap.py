@@ -25,6 +25,9 @@ from fedbench.models.network import Convolve, Network, saved_bytes
 BUDGET = 1 << 29  # bytes of a launch on a CPU, where more gain nothing
 SHARE = 0.4  # of an accelerator's memory that a launch may take
 TIMED = 8  # largest number of clients of a convolution that is timed
+# Time of a launch's step beside that of one client in it: with more, longer launches are better.
+OVERHEAD = 8.0  # on a CPU (benchmarks/uneven.py)
+DEVICE_OVERHEAD = 64.0  # on an accelerator, where it was not measured
 COPIES = 6  # of a client's parameters: tree, gradient, momentum, mask, update, frozen
 
 
@@ -33,20 +36,19 @@ class Stacked(training.Executor):
     """Trains up to ``chunk`` clients at once, in lock step, as far as memory allows.
 
     Clients of a launch have the same ``wrap_grad``; a short batch is padded with samples that have
-    no gradient. With ``padded`` a client that ends early goes on in vain until the longest one ends
-    (`fedbench.executors.padded`); without, only clients with equally many steps share a launch. So
-    it is, too, for a protocol that goes through its batches by itself.
+    no gradient. A client that ends early goes on in vain until the longest one of its launch ends
+    (`fedbench.executors.padded`). Only clients with equally many steps share a launch if the
+    protocol goes through its batches by itself.
     """
 
     chunk: int = 32
-    padded: bool = field(default=False, kw_only=True)
-    play: Play | None = field(default=None, kw_only=True)  # how padded steps are repeated
+    play: Play | None = field(default=None, kw_only=True)  # how steps are repeated
 
     def train(self, clients: Sequence[training.Client]) -> training.Trained:
         try:
-            return self._train(clients, self.padded)
+            return self._train(clients, padded=True)
         except WalkedAlone:
-            return self._train(clients, False)
+            return self._train(clients, padded=False)
 
     def _train(self, clients: Sequence[training.Client], padded: bool) -> training.Trained:
         width = self.protocol.trained(self.shared).d
@@ -60,9 +62,9 @@ class Stacked(training.Executor):
         return torch.cat(rows), memories
 
     def launches(
-        self, clients: Sequence[training.Client], padded: bool = False
+        self, clients: Sequence[training.Client], padded: bool = True
     ) -> Iterator[list[int]]:
-        """Yield the clients that are trained together, by number; with ``padded`` longest first."""
+        """Yield the clients that are trained together, by number, the longest first."""
         alike: dict[Hashable, list[int]] = {}
         steps = [self.schedule.steps(len(client.x)) for client in clients]
         for i, client in enumerate(clients):
@@ -70,8 +72,24 @@ class Stacked(training.Executor):
             alike.setdefault(kind, []).append(i)
         for group in alike.values():
             group.sort(key=lambda i: -steps[i])
-            for start in range(0, len(group), self.width):
-                yield group[start : start + self.width]
+            start = 0
+            for size in cheapest([steps[i] for i in group], self.width, self._overhead):
+                yield group[start : start + size]
+                start += size
+
+    def useful(self, steps: Sequence[int]) -> float:
+        """Share of the executed steps that clients need who take so many ``steps``."""
+        longest_first = sorted(steps, reverse=True)
+        executed = 0
+        start = 0
+        for size in cheapest(longest_first, self.width, self._overhead):
+            executed += size * longest_first[start]
+            start += size
+        return sum(steps) / max(1, executed)
+
+    @property
+    def _overhead(self) -> float:
+        return OVERHEAD if self.shared.device.type == "cpu" else DEVICE_OVERHEAD
 
     @cached_property
     def width(self) -> int:
@@ -147,7 +165,6 @@ class Stacked(training.Executor):
 class Recorded(Stacked):
     """`Stacked` whose local steps are recorded and replayed, see `Replay`."""
 
-    padded: bool = field(default=True, kw_only=True)
     play: Play | None = field(default_factory=Replay, kw_only=True)
 
 
@@ -195,17 +212,31 @@ def gathered(
     return images, labels, order.to(x.device)
 
 
-def useful(counts: Sequence[int], width: int) -> float:
-    """Share of the executed steps that clients need, if up to ``width`` of them are padded.
+def cheapest(steps: Sequence[int], most: int, overhead: float) -> list[int]:
+    """Return the sizes of the launches of clients that take so many ``steps``, the longest first.
 
-    >>> useful([4, 1, 2, 1], 4)
-    0.5
-    >>> useful([4, 1, 2, 1], 2)  # the two longest together, and the two shortest
-    0.8
+    A launch of k clients costs ``overhead + k`` in each step of its longest one; the sum of all is
+    least.
+
+    >>> cheapest([9, 8, 2, 2], most=32, overhead=2.0)  # 9 * 4 + 2 * 4 = 44, in one launch 54
+    [2, 2]
+    >>> cheapest([9, 8, 2, 2], most=32, overhead=64.0)
+    [4]
     """
-    ordered = sorted(counts, reverse=True)
-    groups = [ordered[start : start + width] for start in range(0, len(ordered), width)]
-    return sum(counts) / sum(len(group) * group[0] for group in groups)
+    costs = [0.0]  # of the first clients, by their number
+    last: list[int] = [0]  # size of their last launch
+    for end in range(1, len(steps) + 1):
+        starts = range(max(0, end - most), end)
+        ways = [(costs[i] + steps[i] * (overhead + end - i), end - i) for i in starts]
+        cost, size = min(ways)
+        costs.append(cost)
+        last.append(size)
+    sizes: list[int] = []
+    left = len(steps)
+    while left:
+        sizes.append(last[left])
+        left -= last[left]
+    return sizes[::-1]
 
 
 def footprint(network: Network, batch: int, convolve: Convolve = conv2d) -> int:

@@ -68,7 +68,7 @@ def difference(protocol: str, a: Played, b: Played) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda", help="what the CPU is compared with")
-    parser.add_argument("--executor", default="stacked", help="stacked, recorded, loop: there")
+    parser.add_argument("--executor", default="padded", help="padded, recorded, loop: there")
     args = parser.parse_args()
     console = Console()
     table = Table("protocol", "difference", "cpu, loop (s)", f"{args.device}, {args.executor} (s)")

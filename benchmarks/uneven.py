@@ -10,7 +10,6 @@ faster than the loop. ``useful`` is the share of the padded way's steps that cli
 import argparse
 import statistics
 import time
-from collections.abc import Sequence
 
 import torch
 from rich.console import Console
@@ -19,8 +18,8 @@ from rich.table import Table
 from fedbench.core import registry
 from fedbench.executors.factory import strangers
 from fedbench.executors.malloc import keep_memory
-from fedbench.executors.training import Client, Executor, Loop, Trained
-from fedbench.executors.vmap import Stacked
+from fedbench.executors.training import Client, Executor, Loop
+from fedbench.executors.vmap import Padded, Stacked
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 
@@ -47,14 +46,6 @@ def uneven(protocol: str, model: str, n: int) -> tuple[Loop, list[Client]]:
     ]
 
 
-class Grouped(Stacked):
-    """Lock step of clients with equally many steps."""
-
-    def train(self, clients: Sequence[Client]) -> Trained:
-        """Train without padding, see `Executor.train`."""
-        return self._train(clients, padded=False)
-
-
 def seconds(engine: Executor, clients: list[Client]) -> float:
     """Processor time that training takes."""
     start = time.process_time()
@@ -76,13 +67,13 @@ def main() -> None:
         for protocol in options.protocol:
             for n in options.n:
                 loop, clients = uneven(protocol, model, n)
-                grouped = Grouped(loop.protocol, loop.shared, loop.schedule)
-                padded = Stacked(loop.protocol, loop.shared, loop.schedule)
+                grouped = Stacked(loop.protocol, loop.shared, loop.schedule)
+                padded = Padded(loop.protocol, loop.shared, loop.schedule)
                 ways = (loop, grouped, padded)
                 turns = [[seconds(way, clients) for way in ways] for _ in range(1 + options.turns)]
                 ratios = [[turn[0] / turn[way] for turn in turns[1:]] for way in (1, 2)]
                 table.add_row(
-                    *(model, protocol, str(n), str(len(list(padded.launches(clients))))),
+                    *(model, protocol, str(n), str(len(list(padded.launches(clients, True))))),
                     f"{padded.useful([loop.schedule.steps(len(c.x)) for c in clients]):.2f}",
                     *(f"{statistics.median(each):.2f}" for each in ratios),
                     ", ".join(f"{min(each):.2f}-{max(each):.2f}" for each in ratios),

@@ -70,7 +70,7 @@ def play(
     Args:
         scenario: The scenario to play.
         device: ``auto``, ``cpu`` or ``cuda``.
-        executor: ``loop``, ``stacked``, ``recorded``, or ``auto``: the fastest one of them.
+        executor: ``loop``, ``stacked``, ``padded``, ``recorded``, or ``auto``: the fastest one.
         chunk: Clients that the stacked executor trains at once.
         callbacks: Followers of the run: objects of `Callback`, or functions that are called with
             each `Round`. What one raises ends the run.

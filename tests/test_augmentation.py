@@ -174,7 +174,7 @@ def test_runs_with_and_without_share_no_answer() -> None:
     plain = Stacked(FedAvg(), SHARED, Schedule(1, 4))
     changed = dataclasses.replace(plain, augment=AUGMENT)
     assert asked(plain, 4) != asked(changed, 4)
-    for name in ("loop", "stacked"):
+    for name in ("loop", "stacked", "padded"):
         made = executor(name, FedAvg(), SHARED, Schedule(1, 4), augment=AUGMENT)
         assert made.augment == AUGMENT
 

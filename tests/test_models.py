@@ -14,7 +14,7 @@ from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
 from fedbench.executors.training import Client, Loop, Schedule
-from fedbench.executors.vmap import Stacked
+from fedbench.executors.vmap import Padded
 from fedbench.models import models
 from fedbench.models.models import CNN4, CNN8, Conv8, LeNet, LeNet5, Model, ResNet20
 from fedbench.models.network import ConvNet, Image, Network, Step
@@ -388,8 +388,8 @@ def test_stacked_training_is_the_loop_also_in_its_statistics_and_draws(network: 
         for client in clients(network, [7, 8, 9, 10])
     ]
     layout = shared_of(network).layout
-    engine = Stacked(protocol, shared_of(network), schedule)
-    assert len(list(engine.launches(group))) == 1
+    engine = Padded(protocol, shared_of(network), schedule)
+    assert len(list(engine.launches(group, True))) == 1
     loop, stacked = (
         layout.layers(kind.train(group)[0])
         for kind in (Loop(protocol, shared_of(network), schedule), engine)

@@ -24,7 +24,7 @@ from fedbench.data.augmentation import CropFlip
 from fedbench.executors.cuda_graphs import FEWEST, Replay, Work
 from fedbench.executors.padded import Gathered, PaddedBatches
 from fedbench.executors.training import Client, Loop, Schedule, Trained
-from fedbench.executors.vmap import Stacked, cheapest
+from fedbench.executors.vmap import Padded, cheapest
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedpm import FedPM
@@ -126,9 +126,9 @@ def one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def padded(protocol: Any, clients: list[Client], schedule: Schedule, **options: Any) -> Trained:
     """Train in one launch, for sure."""
-    engine = Stacked(protocol, SHARED, schedule, **options)
-    assert len(list(engine.launches(clients))) == 1
-    return engine._train(clients, padded=True)
+    engine = Padded(protocol, SHARED, schedule, **options)
+    assert len(list(engine.launches(clients, True))) == 1
+    return engine._train(clients, True)
 
 
 @pytest.fixture
@@ -142,11 +142,11 @@ def as_accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_clients_are_as_uneven_as_they_are_said_to_be() -> None:
     clients = uneven(FedAvg())
     assert [SCHEDULE.steps(len(client.x)) for client in clients] == STEPS
-    engine = Stacked(FedAvg(), SHARED, SCHEDULE)
-    assert len(list(engine.launches(clients, padded=False))) == 4
-    assert list(engine.launches(clients)) == [[3, 1, 2, 0]]  # the longest first
-    pairs = Stacked(FedAvg(), SHARED, SCHEDULE, chunk=2)
-    assert list(pairs.launches(clients)) == [[3, 1], [2, 0]]
+    engine = Padded(FedAvg(), SHARED, SCHEDULE)
+    assert len(list(engine.launches(clients, False))) == 4
+    assert list(engine.launches(clients, True)) == [[3, 1, 2, 0]]  # the longest first
+    pairs = Padded(FedAvg(), SHARED, SCHEDULE, chunk=2)
+    assert list(pairs.launches(clients, True)) == [[3, 1], [2, 0]]
 
 
 @pytest.mark.edges("fedavg", "fsl", "fedpm", "byz-dasha-page")
@@ -203,8 +203,8 @@ def up(grad: Gradient) -> Grad:
 def test_who_trains_another_way_is_in_another_launch() -> None:
     clients = uneven(in_float64(FedAvg()))
     clients[1] = dataclasses.replace(clients[1], wrap_grad=up)
-    engine = Stacked(in_float64(FedAvg()), SHARED, SCHEDULE)
-    assert sorted(map(sorted, engine.launches(clients))) == [[0, 2, 3], [1]]
+    engine = Padded(in_float64(FedAvg()), SHARED, SCHEDULE)
+    assert sorted(map(sorted, engine.launches(clients, True))) == [[0, 2, 3], [1]]
     loop = Loop(engine.protocol, SHARED, SCHEDULE).train(clients)
     assert_rounded_alike(engine.train(clients), loop)
 
@@ -226,7 +226,7 @@ class Walking(FedAvg):
 def test_a_protocol_that_goes_through_batches_itself_pads_none() -> None:
     protocol = in_float64(Walking())
     clients = uneven(protocol)
-    engine = Stacked(protocol, SHARED, SCHEDULE, play=recorder())
+    engine = Padded(protocol, SHARED, SCHEDULE, play=recorder())
     assert_rounded_alike(engine.train(clients), Loop(protocol, SHARED, SCHEDULE).train(clients))
 
 
@@ -338,7 +338,7 @@ def test_launches_cost_least_of_all_ways_to_split_them() -> None:
 
 def test_the_share_that_is_needed_is_that_of_the_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedbench.executors.vmap.OVERHEAD", 8.0)
-    engine = Stacked(FedAvg(), SHARED, SCHEDULE)
+    engine = Padded(FedAvg(), SHARED, SCHEDULE)
     assert engine.useful([2] * 9) == 1
     # 18 * (8 + 1) + 2 * (8 + 4) = 186, all in one 18 * (8 + 5) = 234.
     assert engine.useful([2, 1, 18, 1, 2]) == 24 / (18 + 4 * 2)

@@ -24,7 +24,7 @@ from fedbench.executors.conv_kernels import matrices
 from fedbench.executors.cuda_graphs import Work
 from fedbench.executors.factory import measured, strangers
 from fedbench.executors.training import Client, Loop, Schedule, WrapGrad, untouched
-from fedbench.executors.vmap import Recorded, Stacked
+from fedbench.executors.vmap import Padded, Recorded
 from fedbench.experiment.prepare import choose_device
 from fedbench.models.network import Convolve, Network
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
@@ -104,7 +104,7 @@ def found(
 ) -> list[str]:
     """What a step of its clients moves from one device to another, or makes of numbers."""
     watched, shared = Watched(), dataclasses.replace(META, network=network)
-    engine = Stacked(protocol, shared, SCHEDULE, augment=augment, play=watched)
+    engine = Padded(protocol, shared, SCHEDULE, augment=augment, play=watched)
     engine.__dict__["convolve"] = convolve
     clients = strangers(protocol, dataclasses.replace(CPU, network=network), 2, 6)
     updates, _ = engine.train([moved(client, wrap) for client in clients])
@@ -155,16 +155,16 @@ def test_recordings_are_chosen_if_faster(
     monkeypatch: pytest.MonkeyPatch, still_clock: None
 ) -> None:
     sleepy = Hooked(does=lambda leaf: time.sleep(0.2))  # Python's part of a step is a wait
-    loop, stacked = Loop(sleepy, CPU, SCHEDULE), Stacked(sleepy, CPU, SCHEDULE)
+    loop, padded = Loop(sleepy, CPU, SCHEDULE), Padded(sleepy, CPU, SCHEDULE)
 
     def skipped(work: Work, times: int) -> None:
         """Take no step but the first, as if a replay took no time."""
 
-    recorded = dataclasses.replace(stacked, play=skipped)
-    ways = {"loop": loop, "stacked": stacked, "recorded": recorded}
+    recorded = dataclasses.replace(padded, play=skipped)
+    ways = {"loop": loop, "padded": padded, "recorded": recorded}
     monkeypatch.setattr("fedbench.executors.factory.HEAVY", 10)  # a sleep is no heavy step
     assert measured(ways, 4) == "recorded"
-    assert measured(ways | {"recorded": stacked}, 4) == "stacked"  # a tie
+    assert measured(ways | {"recorded": padded}, 4) == "padded"  # a tie
 
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -193,5 +193,5 @@ def test_a_step_that_waits_leaves_cuda_as_it_was() -> None:
         Recorded(Hooked(does=asking), shared, MANY).train(clients)
     assert torch.cuda.current_stream() == stream
     protocol = in_float64(FedAvg())
-    expected = Stacked(protocol, shared, MANY).train(clients)
+    expected = Padded(protocol, shared, MANY).train(clients)
     assert_rounded_alike(Recorded(protocol, shared, MANY).train(clients), expected)

@@ -19,7 +19,7 @@ from fedbench.core.rng import Key
 from fedbench.executors.conv_kernels import FORMS, Load, geometries, there_and_back
 from fedbench.executors.factory import executor, strangers
 from fedbench.executors.training import Client, Executor, Loop, Schedule
-from fedbench.executors.vmap import TIMED, Stacked
+from fedbench.executors.vmap import TIMED, Padded
 from fedbench.models.network import ConvNet, Convolve
 
 TRAINING = "local training"
@@ -280,8 +280,8 @@ def uneven(model: str, steps: Sequence[int], size: Size, device: torch.device) -
 def stacked(model: str, ours: Cohort) -> Pair:
     """Compare both executors on the same clients; the name says how many share a launch."""
     loop = Loop(ours.protocol, ours.shared, ours.executor.schedule)
-    many = Stacked(ours.protocol, ours.shared, ours.executor.schedule)
-    groups = list(many.launches(ours.clients))
+    many = Padded(ours.protocol, ours.shared, ours.executor.schedule)
+    groups = list(many.launches(ours.clients, True))
     return Pair(
         LOCK_STEP,
         f"{model}, {len(ours.clients)} clients in {len(groups)}",

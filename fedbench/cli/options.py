@@ -104,7 +104,9 @@ def explained(command: Command) -> Command:
 
 
 Device = Annotated[str, option("Device to train on: auto, cpu or cuda.")]
-Executor = Annotated[str, option("How clients are trained: auto, loop, stacked or recorded.")]
+Executor = Annotated[
+    str, option("How clients are trained: auto, loop, stacked, padded or recorded.")
+]
 Chunk = Annotated[int, option("Clients that a stacked launch trains; fewer need less memory.")]
 Workers = Annotated[
     int, option("Runs at the same time; 0 is one per GPU, or one per --threads cores.")

@@ -20,9 +20,9 @@ from fedbench.core.rng import Key
 from fedbench.data.augmentation import CropFlip
 from fedbench.executors.cached_answers import machine, may_measure, store, stored
 from fedbench.executors.training import Client, Executor, Loop, Schedule
-from fedbench.executors.vmap import Recorded, Stacked
+from fedbench.executors.vmap import Padded, Recorded, Stacked
 
-NAMES = ("auto", "loop", "stacked", "recorded")
+NAMES = ("auto", "loop", "stacked", "padded", "recorded")
 
 MARGIN = 1.25  # how much faster another must be: a near tie goes to the loop, which is the oracle
 MOST = 8  # clients of a measurement
@@ -48,7 +48,7 @@ def require_known(name: str) -> None:
 def require_device(name: str, cuda: bool) -> None:
     """Raise `Unavailable` for an executor that this device does not have."""
     if name == "recorded" and not cuda:
-        raise Unavailable("--executor recorded must have --device cuda, got cpu; use stacked")
+        raise Unavailable("--executor recorded must have --device cuda, got cpu; use padded")
 
 
 def executor(
@@ -77,11 +77,12 @@ def executor(
     require_device(name, shared.device.type == "cuda")
     training = (protocol, shared, schedule)
     options: TrainingOptions = {"precision": precision, "augment": augment}
-    stacked = Stacked(*training, chunk, **options)
-    kind = choose(stacked, sizes) if name == "auto" else name
-    if kind == "recorded":
-        return Recorded(*training, chunk, **options)
-    return stacked if kind == "stacked" else Loop(*training, **options)
+    padded = Padded(*training, chunk, **options)
+    kind = choose(padded, sizes) if name == "auto" else name
+    if kind == "loop":
+        return Loop(*training, **options)
+    engines: dict[str, type[Stacked]] = {"stacked": Stacked, "recorded": Recorded}
+    return engines[kind](*training, chunk, **options) if kind in engines else padded
 
 
 def typical(sizes: Sequence[int], sampled: int) -> list[int]:
@@ -94,25 +95,25 @@ def typical(sizes: Sequence[int], sampled: int) -> list[int]:
     return [ordered[(2 * i + 1) * len(ordered) // (2 * sampled)] for i in range(sampled)]
 
 
-def choose(stacked: Stacked, sizes: Sequence[int]) -> str:
-    """Name the fastest executor: ``loop``, ``stacked``, or on CUDA ``recorded``.
+def choose(padded: Padded, sizes: Sequence[int]) -> str:
+    """Name the fastest executor: ``loop``, ``padded``, or on CUDA ``recorded``.
 
     A round has clients with so many samples. With ``FEDBENCH_PROBE=off`` nothing is measured:
-    ``loop`` on a CPU and ``stacked`` elsewhere.
+    ``loop`` on a CPU and ``padded`` elsewhere.
     """
-    device = stacked.shared.device.type
+    device = padded.shared.device.type
     if not may_measure():
-        return "loop" if device == "cpu" else "stacked"
-    training = (stacked.protocol, stacked.shared, stacked.schedule)
-    options: TrainingOptions = {"precision": stacked.precision, "augment": stacked.augment}
-    ways: dict[str, Executor] = {"loop": Loop(*training, **options), "stacked": stacked}
+        return "loop" if device == "cpu" else "padded"
+    training = (padded.protocol, padded.shared, padded.schedule)
+    options: TrainingOptions = {"precision": padded.precision, "augment": padded.augment}
+    ways: dict[str, Executor] = {"loop": Loop(*training, **options), "padded": padded}
     if device == "cuda":
-        ways["recorded"] = Recorded(*training, stacked.chunk, **options)
-    clients = min(len(sizes), stacked.width, MOST)
+        ways["recorded"] = Recorded(*training, padded.chunk, **options)
+    clients = min(len(sizes), padded.width, MOST)
     if clients < 2:
         return "loop"
-    tenths = max(1, round(10 * stacked.useful(list(map(stacked.schedule.steps, sizes)))))
-    question = asked(stacked, clients, *ways, tenths=tenths)
+    tenths = max(1, round(10 * padded.useful(list(map(padded.schedule.steps, sizes)))))
+    question = asked(padded, clients, *ways, tenths=tenths)
     fits = ways.__contains__
     return stored(question, fits) or store(question, measured(ways, clients, tenths / 10), fits)
 

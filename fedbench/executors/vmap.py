@@ -36,19 +36,20 @@ class Stacked(training.Executor):
     """Trains up to ``chunk`` clients at once, in lock step, as far as memory allows.
 
     Clients of a launch have the same ``wrap_grad``; a short batch is padded with samples that have
-    no gradient. A client that ends early goes on in vain until the longest one of its launch ends
-    (`fedbench.executors.padded`). Only clients with equally many steps share a launch if the
-    protocol goes through its batches by itself.
+    no gradient. With ``padded`` a client that ends early goes on in vain until the longest one of
+    its launch ends (`fedbench.executors.padded`). Without, or if the protocol goes through its
+    batches by itself, only clients with equally many steps share a launch.
     """
 
     chunk: int = 32
+    padded: bool = field(default=False, kw_only=True)
     play: Play | None = field(default=None, kw_only=True)  # how steps are repeated
 
     def train(self, clients: Sequence[training.Client]) -> training.Trained:
         try:
-            return self._train(clients, padded=True)
+            return self._train(clients, self.padded)
         except WalkedAlone:
-            return self._train(clients, padded=False)
+            return self._train(clients, False)
 
     def _train(self, clients: Sequence[training.Client], padded: bool) -> training.Trained:
         width = self.protocol.trained(self.shared).d
@@ -61,9 +62,7 @@ class Stacked(training.Executor):
                 memories[i] = {name: value[position] for name, value in memory.items()}
         return torch.cat(rows), memories
 
-    def launches(
-        self, clients: Sequence[training.Client], padded: bool = True
-    ) -> Iterator[list[int]]:
+    def launches(self, clients: Sequence[training.Client], padded: bool) -> Iterator[list[int]]:
         """Yield the clients that are trained together, by number, the longest first."""
         alike: dict[Hashable, list[int]] = {}
         steps = [self.schedule.steps(len(client.x)) for client in clients]
@@ -162,8 +161,15 @@ class Stacked(training.Executor):
 
 
 @dataclass(frozen=True, eq=False)
-class Recorded(Stacked):
-    """`Stacked` whose local steps are recorded and replayed, see `Replay`."""
+class Padded(Stacked):
+    """`Stacked` whose clients share launches although some end earlier than others."""
+
+    padded: bool = field(default=True, kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded(Padded):
+    """`Padded` whose local steps are recorded and replayed, see `Replay`."""
 
     play: Play | None = field(default_factory=Replay, kw_only=True)
 

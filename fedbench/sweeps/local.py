@@ -36,7 +36,7 @@ class Options:
     """
 
     device: str = "auto"  # or ``cpu`` or ``cuda``
-    executor: str = "auto"  # or ``loop``, ``stacked`` or ``recorded``
+    executor: str = "auto"  # or ``loop``, ``stacked``, ``padded`` or ``recorded``
     chunk: int = 32  # clients that the stacked executor trains at once
     workers: int = 0  # processes; 0 for one per accelerator, or one per ``threads`` cores
     threads: int = 1  # of each process

@@ -18,7 +18,7 @@ comma := ,
 # A checkout has a dozen processes of pytest, and each would compile the tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo check checked test types cases test-processors test-lowest test-slow test-cluster test-peers docs gpu-check compare clean
+.PHONY: demo check checked test types cases test-processors test-lowest test-slow test-cluster test-peers docs gpu-check gpu-accept gpu-wheels compare clean
 
 demo: .venv/installed
 	$(BIN)/fedbench attack
@@ -50,8 +50,8 @@ cases: .venv/installed-dev
 # any processor, with those for AVX2, and with oneDNN and MKL as on a processor of 2008. They sum in other orders, so a
 # test that holds by the luck of one order fails here first.
 COMPARISONS := $(patsubst %,tests/test_%.py,backdoors choice conformance coordinate_rules dense_attacks distance_rules \
-	eden fedmrn fedpm fedsparse fedsparsify filter_rules golden hierarchical mask_rules mechanisms models opacus padded \
-	payload qsgd recorded rotation searches secure_sums speed training)
+	eden fedmrn fedpm fedsparse fedsparsify filter_rules golden gpu_acceptance hierarchical mask_rules mechanisms models \
+	opacus padded payload qsgd recorded rotation searches secure_sums speed training)
 COMPARISONS += tests/test_run.py::test_another_executor_draws_the_same_and_agrees_to_rounding \
 	tests/test_run.py::test_a_record_alone_is_enough_to_play_it_again_apart_from_times \
 	tests/test_probes.py::test_the_simulated_update_of_the_truth_is_the_update \
@@ -102,8 +102,42 @@ test-peers: .venv-peers/installed
 compare: .venv/installed
 	$(BIN)/python benchmarks/commits.py $(or $(BASE),HEAD~1)
 
-gpu-check: .venv/installed
-	$(BIN)/python benchmarks/gpu_check.py
+# Whether a GPU computes what the CPU does, and an acceptance run of ten minutes. Where there is no network `make gpu-wheels`
+# has put what the machine's own Python lacks into .wheels; elsewhere CONSTRAINTS= lets pip take a torch for CUDA.
+ifneq ($(wildcard .wheels),)
+GPU_READY := .site/installed
+GPU_RUN := PYTHONPATH=.:attacks:defenses:.site $(PYTHON)
+else
+GPU_READY := .venv/installed-dev
+GPU_RUN := $(BIN)/python
+endif
+# Options, for instance GPU_ARGS='--device cpu'.
+GPU_ARGS ?=
+
+gpu-check: $(GPU_READY)
+	$(GPU_RUN) benchmarks/speed/gpu_check.py $(GPU_ARGS)
+
+gpu-accept: $(GPU_READY)
+	$(GPU_RUN) benchmarks/speed/gpu_accept.py $(GPU_ARGS)
+
+# Packages that the other machine lacks, beside a Python GPU_PYTHON with torch, scikit-learn, rich, typer, matplotlib, pytest
+# and hypothesis, in the versions of .venv here. The wheel of fedbench is for its entry points; the code that runs is the
+# checkout's.
+GPU_PYTHON ?= 3.12
+GPU_LACKS ?= pydantic pydantic-core annotated-types typing-inspection tomli-w constriction opacus mlxtend
+PLATFORMS := $(patsubst %,--platform manylinux%_x86_64,_2_28 _2_27 _2_17 2014 1)
+
+gpu-wheels: .venv/installed-dev
+	rm -rf .wheels
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --implementation cp \
+		--python-version $(GPU_PYTHON) $(PLATFORMS) -c <($(BIN)/pip list --format=freeze) -d .wheels $(GPU_LACKS)
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w .wheels .
+	ls -l .wheels
+
+.site/installed: $(wildcard .wheels/*.whl)
+	rm -rf .site
+	$(PYTHON) -m pip install --quiet --no-index --no-deps --no-compile --target .site .wheels/*.whl
+	@touch .site/installed
 
 .venv/bin/python:
 	@$(PYTHON) -c "import sys; sys.version_info >= (3, 11) or sys.exit('fedbench needs Python >= 3.11, got ' + sys.version.split()[0] + '; run make PYTHON=python3.11')"
@@ -137,4 +171,4 @@ gpu-check: .venv/installed
 	@touch .venv-peers/installed
 
 clean:
-	rm -rf .venv .venv-lowest .venv-peers .venv-docs results site
+	rm -rf .venv .venv-lowest .venv-peers .venv-docs .wheels .site results site

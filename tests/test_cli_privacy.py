@@ -53,6 +53,22 @@ def test_a_budget_is_turned_into_noise(mechanism: str, command: Command) -> None
     assert next(iter(report["prices"].values()))["epsilon"] == pytest.approx(2, rel=0.01)
 
 
+def test_stratified_cohorts_are_priced_without_amplification(command: Command) -> None:
+    typed = ("-m", "dp-fedavg:z=8", "--clients", 50, "--rounds", 200, "--format", "json")
+
+    def bounds(*more: str) -> dict[str, float]:
+        code, out, _ = command("privacy", *typed, *more)
+        assert code == 0
+        found: dict[str, float] = json.loads(out)["prices"]["model"]["bounds"]
+        return found
+
+    random = bounds()
+    assert bounds("--cohorts", "stratified") == {"gaussian": random["gaussian"]}
+    assert random["rdp"] < random["gaussian"]
+    code, _, err = command("privacy", *typed, "--cohorts", "stratified", "--sampling", "poisson")
+    assert (code, "--cohorts must be random with poisson" in err) == (2, True)
+
+
 @pytest.mark.slow
 def test_attack_shows_epsilon_what_it_covers_the_papers_own_and_what_does_not_fit(
     command: Command, tmp_path: Path

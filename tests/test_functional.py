@@ -653,3 +653,9 @@ def test_functions_are_drop_ins_for_byzfl_s_rules() -> None:
         answer = theirs(x.copy())  # its Clipping writes into what it is given
         assert type(ours) is type(answer), theirs
         np.testing.assert_allclose(ours, answer, atol=1e-12, err_msg=type(theirs).__name__)
+
+
+def test_whole_numbers_that_no_ranking_has_are_refused_instead_of_wrapped() -> None:
+    rows = torch.tensor([[0, 1, 2], [2, 1, 0], [1, 0, 2**32 + 2]])
+    with pytest.raises(ConfigError, match=r"rows must be floats, or whole numbers in -2\*\*31"):
+        functional.median(rows)

@@ -8,6 +8,7 @@ import hashlib
 import html
 import json
 import re
+import statistics
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,6 +22,7 @@ from fedbench.core.errors import ConfigError
 from fedbench.experiment.scenario import Scenario
 from fedbench.figures.heatmap import luminance
 from fedbench.leaderboard.board import archive, place
+from fedbench.leaderboard.comparison import comparisons
 from fedbench.leaderboard.entry import (
     AttackedCell,
     Entry,
@@ -273,10 +275,10 @@ def test_every_entry_has_a_page_and_the_index_a_line_of_it_in_both_views(site: P
         for view in VIEWS
     ]
     drawn = [a for a in index.all("a") if "point" in a.get("class", "")]
-    assert len(drawn) == 2 * 2 * 9  # two sizes of two views
-    assert sum("best" in a["class"] for a in drawn) == 2 * sum(map(sum, fronts))
+    assert len(drawn) == 2 * 2 * 2 * 9  # two sizes of two views, of all bits and of those up
+    assert sum("best" in a["class"] for a in drawn) == 4 * sum(map(sum, fronts))
     diamonds = index.all("path", **{"class": "sign"})
-    assert len(diamonds) == 2 * 2 * 2  # two have an epsilon
+    assert len(diamonds) == 2 * 2 * 2 * 2  # two have an epsilon
 
 
 def test_pages_load_nothing_and_run_nothing_but_their_own_script(site: Path) -> None:
@@ -488,9 +490,10 @@ def test_a_system_without_a_mechanism_promises_nothing_and_one_without_a_price_s
     assert words.knows("installed-nowhere") == "not installed where this page was made"
 
 
-def drawing(*entries: Entry) -> Page:
+def drawing(*entries: Entry, counted: str = "total") -> Page:
     """The drawing of a race at equal rounds, on a desk."""
-    return Page(str(scatter(RankedView(ranking(list(entries), "equal-rounds")), "at-desk")))
+    view = RankedView(ranking(list(entries), "equal-rounds"))
+    return Page(str(scatter(view, "at-desk", counted)))
 
 
 def system(bits: float, worst: float, epsilon: float | None = None) -> Entry:
@@ -512,6 +515,39 @@ def test_a_point_lies_where_its_logarithm_and_its_accuracy_say() -> None:
     assert any(d.endswith(" 14") for d in whiskers)  # 105 % is cut to 100 %
     ticks = [text for tag, text in page.texts if tag == "text"]
     assert set(ticks) >= {"0", "20", "40", "60", "80", "100", "1", "2", "16", "64"}
+
+
+def test_a_drawing_counts_the_bits_up_alone_where_it_says_so() -> None:
+    one, two = system(1, 0.25), system(32, 0.95)
+    down = two.score.model_copy(update={"downlink_bits": 992.0})
+    both = (one, two.model_copy(update={"score": down}))
+    names = {"class": "sign"}
+    up = [float(sign["cx"]) for sign in drawing(*both, counted="up").all("circle", **names)]
+    assert up == pytest.approx([40 + 846 / 7, 40 + 846 * 6 / 7], abs=0.1)
+    total = [float(sign["cx"]) for sign in drawing(*both).all("circle", **names)]
+    # from 0.5 to 2048: twelve octaves, of which the points are one from the ends
+    assert total == pytest.approx([40 + 846 / 12, 40 + 846 * 11 / 12], abs=0.1)
+
+
+def test_an_entry_is_compared_with_those_that_share_its_seeds() -> None:
+    def played(values: list[float], seeds: list[int]) -> Entry:
+        worst = interval(statistics.fmean(values), 0.1).model_copy(update={"values": values})
+        score = entry(0).score.model_copy(update={"worst": worst})
+        return entry(0).model_copy(update={"score": score, "seeds": seeds, "ranking": None})
+
+    ours = played([0.9, 0.8, 0.7, 0.6], [0, 1, 2, 3])
+    below = played([0.5, 0.65, 0.75], [2, 3, 4])  # two seeds in common
+    theirs = played([0.55, 0.6, 0.8], [2, 1, 0])  # in another order: lost are 0.1, 0.2, 0.15
+    (found,) = comparisons(ours, [ours, below, theirs])
+    assert found.other is theirs
+    assert found.lead.values == pytest.approx([0.1, 0.2, 0.15])
+    assert found.lead.mean == pytest.approx(0.15)
+    assert found.verdict == "better"
+    (back,) = comparisons(theirs, [ours])
+    assert back.lead.mean == pytest.approx(-0.15)
+    assert back.verdict == "worse"
+    even = played([0.8, 0.9, 0.7], [0, 1, 2])
+    assert comparisons(even, [ours])[0].verdict == "open"
 
 
 def test_the_front_is_drawn_in_steps() -> None:

@@ -259,6 +259,17 @@ def test_equal_bits_is_another_order_that_can_be_linked_and_survives_a_visit_to_
     assert index.get_by_role("radio", name="equal bits").is_checked()
 
 
+def test_the_drawing_counts_all_bits_or_those_up(index: Page, visit: Visit, site: Path) -> None:
+    shown = "section.view:visible figure [data-bits]:visible svg:visible"
+    assert "up + down (log scale)" in index.locator(shown).inner_html()
+    index.get_by_role("group", name="Draw bits").get_by_text("up", exact=True).click()
+    drawing = index.locator(shown).inner_html()
+    assert "per parameter, up (log scale)" in drawing
+    assert "up + down (log scale)" not in drawing
+    linked = visit(site / "index.html", index.evaluate("location.hash"))
+    assert linked.locator(shown).inner_html() == drawing
+
+
 def test_races_are_shown_one_at_a_time_and_can_be_linked(
     index: Page, visit: Visit, site: Path
 ) -> None:

@@ -5,6 +5,7 @@ made up consistently falls when somebody plays it again.
 """
 
 import gzip
+import hashlib
 import itertools
 import json
 import shutil
@@ -164,20 +165,49 @@ def test_an_honest_entry_is_submitted_then_replayed_then_replicated(board: Path)
     assert entry.content_id() == entry.id
 
 
+# As the chain published them for its round 1000.
+SIGNATURE = (
+    "b44679b9a59af2ec876b1a6b1ad52ea9b1615fc3982b1957"
+    "6350f93447cb1125e342b73a8dd2bacbe47e4b6b63ed5e39"
+)
+RANDOMNESS = "fe290beca10872ef2fb164d2aa4442de4566183ec51c56ff3cd603d930e54fdd"
+# Of which the value is the hash, but which nobody signed.
+FORGED = {
+    "one byte": "ab",
+    "no point": SIGNATURE[:-1] + "8",
+    "infinity": "c0" + 47 * "00",
+    "another point": "9" + SIGNATURE[1:],  # the negative one
+}
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_a_value_of_drand_that_the_chain_did_not_sign_is_refused(board: Path, kind: str) -> None:
+    freeze(board, "2026", "drand quicknet round 1000", [])
+    value = hashlib.sha256(bytes.fromhex(FORGED[kind])).hexdigest()
+    with pytest.raises(ConfigError, match="must be that of drand quicknet round 1000"):
+        draw(board, "2026", value, FORGED[kind])
+
+
+def test_a_signature_of_another_round_or_chain_is_refused(board: Path) -> None:
+    freeze(board, "2026", "drand quicknet round 1001", [])
+    with pytest.raises(ConfigError, match="must be that of drand quicknet round 1001"):
+        draw(board, "2026", RANDOMNESS, SIGNATURE)
+    with pytest.raises(ConfigError, match="must read drand quicknet round"):
+        freeze(board, "2027", "drand default round 7", [])
+
+
 def test_a_ranking_stage_is_planned_from_the_seeds_that_were_drawn(board: Path) -> None:
     path = entered(board)
     with pytest.raises(ConfigError, match="frozen in a season"):
         ranking_plan(path)
-    freeze(board, "2026", "drand quicknet round 7", [boards.read(path).id])
+    freeze(board, "2026", "drand quicknet round 1000", [boards.read(path).id])
     with pytest.raises(ConfigError, match="has no value yet"):
         ranking_plan(path)
     with pytest.raises(ConfigError, match="hash of the signature"):
         draw(board, "2026", VALUE, "00")
-    # of the signature 0xab
-    value = "087d80f7f182dd44f184aa86ca34488853ebcc04f0c60d5294919a466b463831"
-    season = draw(board, "2026", value, "ab")
+    season = draw(board, "2026", RANDOMNESS, SIGNATURE)
     with pytest.raises(ConfigError, match="drawn once"):
-        draw(board, "2026", value, "ab")
+        draw(board, "2026", RANDOMNESS, SIGNATURE)
     plan = Plan.of(tomllib.loads(ranking_plan(path)), "plan")
     assert list(plan.seeds) == season.seeds("tiny", SEEDS)
     assert [cell.attack for cell in plan.cells()[0]] == ["none", "sign-flip"]

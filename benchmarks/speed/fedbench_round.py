@@ -60,7 +60,12 @@ class TwoConvolutions(Network):
         return {n: torch.from_numpy(w).to(device) for n, w in self.size.weights().items()}
 
 
-def prepared(size: workload.Training, engine: str = "loop", precision: Precision = "fp32") -> Setup:
+def prepared(
+    size: workload.Training,
+    engine: str = "loop",
+    precision: Precision = "fp32",
+    device: str = "cpu",
+) -> Setup:
     """A run of the workload; every client trains on all of its samples."""
     x, y = (torch.from_numpy(found) for found in size.images())
     mean, std = ((value,) * size.image[0] for value in (workload.MEAN, workload.STD))
@@ -79,19 +84,19 @@ def prepared(size: workload.Training, engine: str = "loop", precision: Precision
         precision=precision,
         seed=size.seed,
     )
-    setup = prepare(scenario, "cpu", data=data)
+    setup = prepare(scenario, device, data=data)
     network = TwoConvolutions(size.image, size.classes, size)
     shared = dataclasses.replace(setup.shared, network=network)
     protocol = setup.plugins.protocol
     schedule = Schedule(1, size.batch)
     dealt = setup.with_population(
-        train=list(torch.split(torch.arange(len(data)), size.samples)),
+        train=list(torch.split(torch.arange(len(data), device=shared.device), size.samples)),
         sizes=torch.full((size.clients,), size.samples, dtype=torch.float64),
     )
     return dataclasses.replace(
         dealt,
         shared=shared,
-        executor=executor(engine, protocol, shared, schedule, precision=precision),
+        executor=executor(engine, protocol, shared, schedule, size.cohort, precision),
     )
 
 

@@ -126,6 +126,9 @@ def play(
 
     A dry run only says what would be played.
     """
+    from fedbench.tracking.trackers import require_trackers
+
+    require_trackers(track)
     console = Console(highlight=False)
     with status() as say:
         say("reading data and models")

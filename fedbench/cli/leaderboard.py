@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -86,6 +87,7 @@ def submit(
 
     where = opt.chosen("--division", division, DIVISIONS)
     statement = {"name": name, "authors": authors, "link": link, "note": note, "tried": tried}
+    statement["submitted"] = datetime.now(UTC).date().isoformat()
     played = gather(records, lambda reason: warn(f"skipped {reason}"))
     return tell(submit(played, statement, board, where, track, replace), dry_run)
 
@@ -242,6 +244,7 @@ def reveal(
     workers: opt.Workers = 0,
     threads: opt.Threads = 1,
     run_timeout: opt.RunTimeout = 21600.0,
+    canonical: opt.Canonical = False,
     out: Path | None = None,
 ) -> int:
     """Play held-out attacks, each in a process of its own, on the entries that did not know them.
@@ -254,13 +257,23 @@ def reveal(
     Running:
         out: Folder that keeps the records, and where it goes on; by default they are dropped.
     """
+    if canonical:
+        enter()
     from fedbench.leaderboard import reveal as revealing
     from fedbench.leaderboard.held_out import installed, opened
     from fedbench.leaderboard.rules import versions
     from fedbench.sweeps.drive import play_each
     from fedbench.sweeps.local import Options
 
-    options = Options(device, executor, 32, workers, threads, run_timeout, isolate=True)
+    options = Options(
+        device=device,
+        executor=executor,
+        workers=workers,
+        threads=threads,
+        run_timeout=run_timeout,
+        isolate=True,
+        canonical=canonical,
+    )
     rules = versions(board)
     read = [opened(path, rules) for path in attacks]
     console = Console()

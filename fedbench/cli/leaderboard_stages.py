@@ -32,14 +32,17 @@ def freeze(name: str, source: str, board: BoardOption = BOARD) -> None:
         source: Public value that is to draw the seeds, named before it is known, e.g. "drand
             quicknet round 12345678".
     """
+    from fedbench.leaderboard.beacon import published, round_of
     from fedbench.leaderboard.board import races
     from fedbench.leaderboard.seasons import freeze
 
     entries = [entry.id for group in races(board).values() for entry in group]
     season = freeze(board, name, source, entries)
+    number = round_of(source)
+    when = f"{source} is known" if number is None else f"{published(number):%Y-%m-%d %H:%M} UTC"
     print(
         f"season {name}: {counted(len(season.frozen), 'entry')} frozen; commit it before "
-        f"{source} is known, then say fedbench leaderboard draw {name} --value"
+        f"{when}, then say fedbench leaderboard draw {name} --value"
     )
 
 
@@ -52,7 +55,7 @@ def draw(name: str, value: str, signature: str = "", board: BoardOption = BOARD)
 
     Options:
         value: The value, 64 hexadecimal digits.
-        signature: Signature of the beacon's round, of which a drand value is the SHA-256.
+        signature: Signature of a drand round, in hexadecimal digits, which is verified.
     """
     from fedbench.leaderboard.seasons import draw
 

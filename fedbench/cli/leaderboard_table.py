@@ -59,10 +59,11 @@ class RankingTable:
 
     @property
     def title(self) -> str:
-        """Division, track, whether the systems are private, and what is equal for all entries."""
+        """Division, track, what private systems promise, and what is equal for all entries."""
         budget = self.ranking.bits
         equal = "equal rounds" if budget is None else f"within {bits(budget)} bits per parameter"
-        private = ", private systems" if self.ranking.private else ""
+        promise = self.ranking.promise
+        private = "" if promise is None else f", private systems ({promise})"
         season = f", season {self.ranking.season}" if self.ranking.season else ""
         return f"{self.division} division, {self.track}{season}{private}: {equal}"
 
@@ -133,7 +134,7 @@ class RankingTable:
                 "track": self.track,
                 "view": self.ranking.view,
                 "bits": self.ranking.bits,
-                "private": self.ranking.private,
+                "private": self.ranking.promise is not None,
                 "rank": standing.rank,
                 "probability_best": standing.best,
                 "season": self.ranking.season,

@@ -12,8 +12,8 @@ from rich.console import Console, ConsoleOptions, Group
 
 from fedbench.cli import options as opt
 from fedbench.core import registry
-from fedbench.core.choices import Adjacency, Sampling, Sees
-from fedbench.core.errors import ConfigError, NoTheorem
+from fedbench.core.choices import Adjacency, Cohorts, Sampling, Sees
+from fedbench.core.errors import ConfigError, NoTheorem, require
 from fedbench.core.files import writable
 from fedbench.tables.export import document
 from fedbench.tables.numbers import nats
@@ -32,6 +32,7 @@ HEADS = {
     "hidden-sum": "sum, not\nwho sent",
     "model": "the\nmodels",
 }
+CHOICES = {"sees": Sees, "sampling": Sampling, "adjacency": Adjacency, "cohorts": Cohorts}
 MEANINGS = {
     "randomized-response": "exact for bits, whatever they say: the Binomial tail",
     "rdp": "Rényi, the least of its terms per order, converted",
@@ -47,7 +48,7 @@ MEANINGS = {
 
 Command = opt.scenario_command(
     *("mechanism", "protocol", "clients", "per_round", "rounds", "epochs", "batch_size"),
-    *("malicious", "delta", "adjacency", "sampling", "sees"),
+    *("malicious", "cohorts", "delta", "adjacency", "sampling", "sees"),
     more={
         "mechanism": "By default, --protocol is priced.",
         "protocol": "One that adds noise itself; by default, --mechanism is priced.",
@@ -100,9 +101,13 @@ def privacy(
     from fedbench.figures.style import save
     from fedbench.privacy.planning import PrivacyPlan, calibrated, curve, prices
 
-    for name, words in (("sees", Sees), ("sampling", Sampling), ("adjacency", Adjacency)):
+    for name, words in CHOICES.items():
         if fields[name] is not None:
             opt.chosen(f"--{name}", fields[name], get_args(words))
+    stratified = fields.pop("cohorts") == "stratified"
+    if stratified:
+        require("--cohorts", "stratified", fields["sampling"] == "fixed", "random with poisson")
+        fields["sampling"] = "stratified"
     opt.chosen("--format", format, ("table", "json"))
     mechanism, protocol, sees = (fields.pop(name) for name in ("mechanism", "protocol", "sees"))
     if mechanism is not None and protocol is not None:

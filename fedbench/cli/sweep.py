@@ -77,11 +77,12 @@ def sweep(
     from fedbench.sweeps.follow import Following
     from fedbench.sweeps.local import Options
     from fedbench.sweeps.plan import Plan, runs
-    from fedbench.tracking.trackers import tracking
+    from fedbench.tracking.trackers import require_trackers, tracking
 
     opt.chosen("--engine", engine, ("local", "ray"))
     opt.chosen("--device", device, DEVICES)
     require_known(executor)
+    require_trackers(track or ())
     require("--gpus-per-run", gpus_per_run, gpus_per_run >= 0, ">= 0")
     folder = out or Path("results") / file.stem
     options = Options(

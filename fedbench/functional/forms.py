@@ -263,7 +263,15 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def _computable(x: Tensor) -> Tensor:
-    """Return rows in a dtype that alphabets have: float32, float64, bool or int32."""
+    """Return rows in a dtype that alphabets have: float32, float64, bool or int32.
+
+    `ConfigError` for whole numbers that int32 does not have.
+    """
     if x.is_floating_point():
         return x if x.dtype == torch.float64 else x.to(torch.float32)
-    return x if x.dtype == torch.bool else x.to(torch.int32)
+    if x.dtype == torch.bool:
+        return x
+    whole = x.to(torch.int32)
+    fits = bool((whole == x).all())
+    require("rows", "larger whole numbers", fits, "floats, or whole numbers in -2**31 .. 2**31 - 1")
+    return whole

@@ -26,6 +26,7 @@ from fedbench.leaderboard.entry import (
 )
 from fedbench.leaderboard.resampling import bca
 from fedbench.leaderboard.rules import Division, Rules, Track, first_wrong
+from fedbench.leaderboard.tiers import mandatory
 
 DIGITS = 9  # a quantile's last ones depend on the library, and numbers are compared exactly
 UNHASHED = "0" * 12  # id of an entry whose content is not hashed yet
@@ -80,7 +81,10 @@ class Case:
     @cached_property
     def ensemble(self) -> dict[str, str]:
         """Mandatory attacks as typed, by what they mean."""
-        typed = self.rules.attacks(self.alphabet) if self.drawn is None else self.drawn.attacks
+        if self.drawn is not None:
+            typed = self.drawn.attacks
+        else:
+            typed = mandatory(self.rules, self.race, self.alphabet)
         return {meaning("attack", attack): attack for attack in typed}
 
     @cached_property

@@ -30,6 +30,7 @@ Authors = Annotated[str, Field(min_length=1, max_length=200), _ONE_LINE]
 Link = Annotated[str, Field(pattern=r"^(https://[^\s\"'<>]+)?$", max_length=300), _ONE_LINE]
 Note = Annotated[str, Field(max_length=1000), _ONE_LINE]
 Tried = Annotated[int, Field(ge=1, le=1_000_000)]
+Day = Annotated[str, Field(pattern=r"^(\d{4}-\d{2}-\d{2})?$")]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
@@ -47,7 +48,8 @@ class _Model(BaseModel):
 class Statement(_Model):
     """Statement of the authors about their entry; all else is read from its records.
 
-    ``tried`` counts the configurations that they tried before this one, this one included.
+    ``tried`` counts the configurations that they tried before this one, this one included;
+    ``submitted`` is the day, as in 2026-12-31, empty where nobody said it.
     """
 
     name: Title
@@ -55,6 +57,7 @@ class Statement(_Model):
     link: Link = ""
     note: Note = ""
     tried: Tried
+    submitted: Day = ""
 
 
 class Interval(_Model):
@@ -201,6 +204,7 @@ class Entry(_Model):
     link: Link = ""
     note: Note = ""
     tried: Tried
+    submitted: Day = ""
     protocol: OneLine
     defense: OneLine
     mechanism: OneLine

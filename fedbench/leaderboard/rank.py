@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
@@ -41,13 +41,26 @@ class Standing:
     pareto: bool
 
 
+@dataclass(frozen=True, order=True)
+class Promise:
+    """Meaning of an epsilon: two of them compare only if they promise the same."""
+
+    unit: str
+    sees: str
+    adjacency: str
+    delta: float
+
+    def __str__(self) -> str:
+        return f"per {self.unit}, {self.adjacency}, {self.sees} seen, δ = {self.delta:g}"
+
+
 @dataclass(frozen=True)
 class Ranking:
     """The entries of a track by rank, then by mean; last those without a rank."""
 
     view: View
     bits: float | None  # budget per parameter of a client in every round; None: rounds are equal
-    private: bool  # of the systems with a finite epsilon; the others have a ranking of their own
+    promise: Promise | None  # of every epsilon; None: systems without a finite one
     season: str  # whose seeds they share; empty before the ranking stage
     standings: list[Standing]
     told: float | None  # least difference of accuracies that the seeds show, see `resolution`
@@ -57,9 +70,12 @@ class Ranking:
         return replace(self, standings=[each for each in self.standings if each.pareto])
 
 
-def is_private(entry: Entry) -> bool:
-    """Return True for an entry with a finite epsilon."""
-    return entry.score.epsilon is not None
+def promise(entry: Entry) -> Promise | None:
+    """Return what the epsilon of an entry means; None without a finite one."""
+    price = entry.price
+    if entry.score.epsilon is None or price is None:
+        return None
+    return Promise(price.unit, price.sees, price.adjacency, price.delta)
 
 
 def season(entry: Entry) -> str:
@@ -68,12 +84,12 @@ def season(entry: Entry) -> str:
 
 
 def apart(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Return entries in groups that can be compared: of one season, private or not.
+    """Return entries in groups that can be compared: of one season and of one `Promise` or none.
 
     The latest season comes first, entries without a ranking stage last.
     """
-    groups = grouped(entries, lambda entry: (season(entry), is_private(entry)))
-    by_privacy = sorted(groups, key=lambda key: key[1])
+    groups = grouped(entries, lambda entry: (season(entry), promise(entry)))
+    by_privacy = sorted(groups, key=lambda key: (key[1] is not None, str(key[1])))
     return [groups[key] for key in sorted(by_privacy, key=lambda key: key[0], reverse=True)]
 
 
@@ -83,7 +99,7 @@ def ranking(
     bits: float | None = None,
     limits: Limits | None = None,
 ) -> Ranking:
-    """Rank entries of one track and season, all of them private or none.
+    """Rank entries of one track and season, all of one promise or none.
 
     ``bits`` is the budget if bits are equal; by default all that the cheapest entry needs.
     """
@@ -117,10 +133,10 @@ def ranking(
         )
         for i, entry in enumerate(entries)
     ]
-    private = bool(entries) and is_private(entries[0])
     told = resolution(values, 1 - limits.confidence)
     drawn = season(entries[0]) if entries else ""
-    return Ranking(view, bits, private, drawn, sorted(standings, key=_order), told)
+    promised = promise(entries[0]) if entries else None
+    return Ranking(view, bits, promised, drawn, sorted(standings, key=_order), told)
 
 
 def _is_ranked(entry: Entry, limits: Limits) -> bool:
@@ -193,9 +209,7 @@ def _table(entry: Entry, bits: float | None) -> dict[int, list[float]]:
 def _front(entries: Sequence[Entry], rivals: Mapping[int, Score], limits: Limits) -> set[int]:
     """Return the entries on the front: of those clearly above chance, and of a small epsilon."""
     eligible = [i for i, own in rivals.items() if limits.admit(own.worst.low, own.epsilon)]
-    goods = [_goods(rivals[i]) for i in eligible]
-    best = pareto(goods, lambda i, j: _compare(entries[eligible[i]], entries[eligible[j]]))
-    return {eligible[i] for i in best}
+    return {eligible[i] for i in pareto([_goods(rivals[i]) for i in eligible])}
 
 
 def _order(standing: Standing) -> tuple[float, float, str]:
@@ -223,12 +237,3 @@ def within(entry: Entry, bits: float) -> Score | None:
 def _goods(own: Score) -> tuple[float, float, float]:
     """Return what a front compares; more is better, and without an epsilon it is equal for all."""
     return own.worst.mean, -(own.uplink_bits + own.downlink_bits), -(own.epsilon or 0.0)
-
-
-def _compare(left: Entry, right: Entry) -> bool:
-    """Tell whether two entries compare: finite epsilons must promise the same."""
-    promises: Iterable[object] = {
-        price and (price.unit, price.sees, price.adjacency, price.delta)
-        for price in (left.price, right.price)
-    }
-    return None in (left.score.epsilon, right.score.epsilon) or len(set(promises)) == 1

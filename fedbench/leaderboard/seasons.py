@@ -16,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fedbench.core.errors import ConfigError
 from fedbench.core.files import read_toml, write_atomically
 from fedbench.experiment.scenario import LAST_SEED
+from fedbench.leaderboard import beacon
 from fedbench.leaderboard.rules import LARGEST, first_wrong
 
 FOLDER = "seasons"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
-DRAND = "drand"  # first word of a source whose values are hashes of signatures
 
 Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -28,12 +28,11 @@ Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 class Season(BaseModel):
     """Frozen entries, and the public value that draws the seeds of their ranking stage.
 
-    That a signature is the beacon's own is not verified here: whoever doubts it asks the beacon.
-
     Args:
         name: Name of its file.
         source: Where the value comes from, said before it is known: a round of a public beacon. If
-            it begins with ``drand``, the value must be the SHA-256 of the signature.
+            it begins with ``drand``, it must name a round of the chain quicknet, whose signature is
+            verified; the value is then the SHA-256 of the signature.
         frozen: Ids of the entries whose systems were fixed before the value was known.
         value: The public value, 32 bytes; empty until it is published.
         signature: Signature of the beacon's round, in hexadecimal digits.
@@ -53,11 +52,18 @@ class Season(BaseModel):
             raise ValueError("source must be one line that says something")
         if list(self.frozen) != sorted(set(self.frozen)):
             raise ValueError("frozen must have every id once, in order")
-        if self.value is None or self.source.split()[0].lower() != DRAND:
+        try:
+            number = beacon.round_of(self.source)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        if self.value is None or number is None:
             return self
-        hashed = hashlib.sha256(bytes.fromhex(self.signature)).hexdigest()
+        signature = bytes.fromhex(self.signature)
+        hashed = hashlib.sha256(signature).hexdigest()
         if hashed != self.value:
             raise ValueError(f"value must be the hash of the signature (SHA-256), {hashed}")
+        if not beacon.signed(number, signature):
+            raise ValueError(f"signature must be that of {self.source}, which it is not")
         return self
 
     def seeds(self, track: str, count: int) -> list[int]:

@@ -19,6 +19,7 @@ from fedbench.leaderboard.entry import Entry, Statement
 from fedbench.leaderboard.entry_rules import RULES, RuleFinding, errors, judge
 from fedbench.leaderboard.replays import Claim
 from fedbench.leaderboard.rules import Division, Rules, newest
+from fedbench.leaderboard.tiers import mandatory
 from fedbench.results.gather import ARCHIVE, shortened
 from fedbench.sweeps.plan import Plan
 
@@ -34,7 +35,7 @@ def plan(rules: Rules, track: str, system: Mapping[str, Any]) -> str:
         names = ", ".join(each.name for each in rules.track)
         raise ConfigError(f"--track must be one of {names}, got {track!r}")
     sends = alphabet(system["protocol"])
-    attacks = rules.attacks(sends)
+    attacks = mandatory(rules, race, sends)
     if not attacks:
         raise ConfigError(
             f"version {rules.version} must name attacks on {sends}, which {system['protocol']} "

@@ -33,7 +33,7 @@ class PrivacyPlan:
     batch_size: int = 32
     epochs: int = 1
     malicious: float = 0.0  # share of the clients that add no noise
-    sampling: Literal["fixed", "poisson"] = "fixed"
+    sampling: Literal["fixed", "poisson", "stratified"] = "fixed"
     adjacency: Adjacency | None = None  # None: the mechanism's default
 
     def __post_init__(self) -> None:

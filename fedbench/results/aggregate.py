@@ -171,14 +171,11 @@ def _accuracies(runs: Mapping[int, Entry]) -> dict[int, float]:
     return {seed: run["accuracy"] for seed, run in runs.items()}
 
 
-def pareto(
-    points: Sequence[Sequence[float]], comparable: Callable[[int, int], bool] = lambda i, j: True
-) -> list[int]:
+def pareto(points: Sequence[Sequence[float]]) -> list[int]:
     """Return the indices, in ascending order, of the points that no other point dominates.
 
     A point dominates another one if it is at least as large in every coordinate and larger in one.
-    Equal points do not dominate each other. Pass costs with their sign changed. ``comparable``
-    tells whether point ``i`` may dominate point ``j`` at all.
+    Equal points do not dominate each other. Pass costs with their sign changed.
 
     >>> pareto([(-2, 0.9), (-1, 0.5), (-3, 0.9), (-1, 0.4), (-2, 0.9)])
     [0, 1, 4]
@@ -189,4 +186,4 @@ def pareto(
         return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
 
     every = range(len(points))
-    return [j for j in every if not any(dominates(i, j) and comparable(i, j) for i in every)]
+    return [j for j in every if not any(dominates(i, j) for i in every)]

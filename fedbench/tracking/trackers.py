@@ -219,14 +219,19 @@ TRACKERS: dict[str, type[Tracker]] = {
 }
 
 
+def require_trackers(names: Sequence[str]) -> None:
+    """Raise `ConfigError` for a name that is none of `TRACKERS`."""
+    for name in names:
+        require("--track", name, name in TRACKERS, f"one of {', '.join(TRACKERS)}")
+
+
 @contextmanager
 def tracking(names: Sequence[str], experiment: str, folder: Path) -> Iterator[list[Tracker]]:
     """Return the trackers of these names, and close at the end what is still open.
 
     `ConfigError` for a name that is none of `TRACKERS`, or whose package is not installed.
     """
-    for name in names:
-        require("--track", name, name in TRACKERS, f"one of {', '.join(TRACKERS)}")
+    require_trackers(names)
     trackers = [TRACKERS[name](experiment, folder) for name in dict.fromkeys(names)]
     try:
         yield trackers

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # Width and height of the view box, points of a text, and letters after which a name is cut.
 SIZES = {"at-desk": (900, 420, 13, 24), "at-hand": (340, 360, 13, 14)}
 CURVE = (256, 152, 11)
+BITS = {"total": "up + down", "up": "up"}  # what bits may count
 VARIABLES = {
     INK: "ink",
     FAINT: "soft",
@@ -40,29 +41,35 @@ ALL_POINTS = "Worst-case accuracy over bits; every point is a link to its entry"
 
 
 @styled
-def scatter(view: RankedView, size: str) -> Markup:
-    """Draw accuracy in the worst case over bits; every point is a link to its entry."""
+def scatter(view: RankedView, size: str, counted: str) -> Markup:
+    """Draw accuracy in the worst case over bits; every point is a link to its entry.
+
+    Bits are ``counted`` as in `BITS`. The step line joins the best of those on the Pareto front,
+    which counts bits up and down; of bits up alone it joins the best of those with a rank.
+    """
     width, height, points, letters = SIZES[size]
-    drawn = [row for row in view.rows if row.score and 1e-6 < row.bits < 1e6]
-    drawn.sort(key=lambda row: (not row.standing.pareto, -row.worst.mean, row.bits, row.key))
+    drawn = [row for row in view.rows if row.score and 1e-6 < row.bits(counted) < 1e6]
+    drawn.sort(key=lambda r: (not r.standing.pareto, -r.worst.mean, r.bits(counted), r.key))
     figure, axes = _panel(width, height, points, (40, 14, 44, 14))
-    sent = [row.bits for row in drawn] or [1.0, 64.0]
-    axes.set(ylim=(0, 100), yticks=range(0, 101, 20), xlim=(min(sent) / 2, max(sent) * 2))
-    axes.set_xlabel("bits per parameter, up + down (log scale)")
+    sent = [row.bits(counted) for row in drawn]
+    ends = sent or [1.0, 64.0]
+    axes.set(ylim=(0, 100), yticks=range(0, 101, 20), xlim=(min(ends) / 2, max(ends) * 2))
+    axes.set_xlabel(f"bits per parameter, {BITS[counted]} (log scale)")
     log_bits(axes)
     axes.grid(False, axis="x")
     obstacles = []
-    spots = [(row.bits, 100 * row.worst.mean) for row in drawn if row.standing.pareto]
+    joined = [r for r in drawn if (r.standing.pareto if counted == "total" else r.standing.rank)]
+    spots = [(row.bits(counted), 100 * row.worst.mean) for row in joined]
     if spots:
         corners = [spots[i] for i in front(spots)]
         draw_front(axes, corners, linestyle="-", linewidth=1.5)
         obstacles += steps(corners, axes.get_xlim()[1])
     for i, row in enumerate(drawn):
         low, high = (100 * min(max(x, 0.0), 1.0) for x in (row.worst.low, row.worst.high))
-        obstacles.append(((row.bits, low), (row.bits, high)))
-        _draw(axes, i, row, low, high)
+        obstacles.append(((sent[i], low), (sent[i], high)))
+        _draw(axes, i, row, sent[i], low, high)
     names = [cut(row.name, letters) for row in drawn]
-    _name(axes, drawn, names, obstacles, points)
+    _name(axes, drawn, sent, names, obstacles, points)
     parts = _parts(figure)
     svg = _svg(width, height, f"scatter {size}", {"role": "group", "aria-label": ALL_POINTS})
     backdrop = ElementTree.SubElement(svg, "g", {"aria-hidden": "true"})
@@ -71,7 +78,7 @@ def scatter(view: RankedView, size: str) -> Markup:
         kind = "point best" if row.standing.pareto else "point"
         link = ElementTree.SubElement(svg, "a", {"class": kind, "href": row.href})
         link.set("data-entry", row.key)
-        ElementTree.SubElement(link, "title").text = words.plain(_title(row))
+        ElementTree.SubElement(link, "title").text = words.plain(_title(row, counted))
         for owner, leaf in parts:
             number, _, part = owner.partition(" ")
             if number == str(i):
@@ -80,33 +87,39 @@ def scatter(view: RankedView, size: str) -> Markup:
     return _markup(svg)
 
 
-def _title(row: BoardRow) -> str:
+def _title(row: BoardRow, counted: str) -> str:
     """Say everything that a point shows, in one line."""
     front = "; on the Pareto front" if row.standing.pareto else ""
+    sent = f"{numbers.bits(row.bits(counted))} bits {BITS[counted]}"
     return (
-        f"{row.name}: {words.spread(row.worst)} in the worst case, "
-        f"{numbers.bits(row.bits)} bits up + down, ε {words.epsilon(row.entry)}{front}"
+        f"{row.name}: {words.spread(row.worst)} in the worst case, {sent}, "
+        f"ε {words.epsilon(row.entry)}{front}"
     )
 
 
-def _draw(axes: Axes, i: int, row: BoardRow, low: float, high: float) -> None:
+def _draw(axes: Axes, i: int, row: BoardRow, x: float, low: float, high: float) -> None:
     """Draw the interval and the marker of a row, named so that they can be found again."""
     best = row.standing.pareto
     colour = COLOURS[0] if best else BAR
     key = Mark("", colour, "D" if row.private else "o", hollow=not best)
     y = 100 * row.worst.mean
     interval: dict[str, Any] = {"color": colour, "linewidth": 1.25, "marker": "_"}
-    axes.plot([row.bits] * 2, [low, high], **interval, gid=f"{i} whisker", clip_on=False)
-    axes.plot(row.bits, y, marker="o", markersize=22, linestyle="", gid=f"{i} halo", clip_on=False)
+    axes.plot([x] * 2, [low, high], **interval, gid=f"{i} whisker", clip_on=False)
+    axes.plot(x, y, marker="o", markersize=22, linestyle="", gid=f"{i} halo", clip_on=False)
     marker = key.look() | {"markersize": 10, "markeredgewidth": 1.75}
-    axes.plot(row.bits, y, **marker, gid=f"{i} sign", clip_on=False)
+    axes.plot(x, y, **marker, gid=f"{i} sign", clip_on=False)
 
 
 def _name(
-    axes: Axes, drawn: Sequence[BoardRow], names: Sequence[str], obstacles: Sequence[Any], size: int
+    axes: Axes,
+    drawn: Sequence[BoardRow],
+    sent: Sequence[float],
+    names: Sequence[str],
+    obstacles: Sequence[Any],
+    size: int,
 ) -> None:
     """Write the names of the points; those without room as labels that are hidden at first."""
-    spots = [(row.bits, 100 * row.worst.mean) for row in drawn]
+    spots = [(x, 100 * row.worst.mean) for x, row in zip(sent, drawn, strict=True)]
     best: dict[str, Any] = {"fontweight": "bold", "color": INK, "fontsize": size}
     others: dict[str, Any] = {"color": FAINT, "fontsize": size}
     looks = [best if row.standing.pareto else others for row in drawn]

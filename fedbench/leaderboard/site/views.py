@@ -1,12 +1,22 @@
 """Contents of the board's page: its races, and each of them as a table and a drawing per view."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
 from fedbench.leaderboard.board import Race
 from fedbench.leaderboard.entry import Entry, Interval, Score
-from fedbench.leaderboard.rank import VIEWS, Ranking, Standing, apart, is_private, ranking, season
+from fedbench.leaderboard.rank import (
+    VIEWS,
+    Promise,
+    Ranking,
+    Standing,
+    apart,
+    promise,
+    ranking,
+    season,
+)
 from fedbench.leaderboard.rules import Rules
 from fedbench.leaderboard.site import words
 
@@ -33,7 +43,7 @@ class BoardRow:
         key = entry.file_name.removesuffix(".json")
         rank = words.DASH if standing.rank is None else f"{'=' if shared else ''}{standing.rank}"
         name = str(words.plain(words.named(entry)))
-        private = is_private(entry)
+        private = promise(entry) is not None
         href = f"{ENTRIES}/{key}.html"
         return cls(standing, entry, standing.score, key, href, rank, name, private)
 
@@ -43,11 +53,11 @@ class BoardRow:
         assert self.score is not None
         return self.score.worst
 
-    @property
-    def bits(self) -> float:
-        """Bits up and down, per parameter, of a row with a score."""
+    def bits(self, counted: str) -> float:
+        """Bits per parameter of a row with a score: ``total``, up and down, or ``up`` alone."""
         assert self.score is not None
-        return self.score.uplink_bits + self.score.downlink_bits
+        down = self.score.downlink_bits if counted == "total" else 0.0
+        return self.score.uplink_bits + down
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,7 @@ class RaceSection:
 
     division: str
     track: str
-    private: bool  # systems with a finite epsilon are ranked apart from those without
+    promise: Promise | None  # of every epsilon here; None: systems without a finite one
     season: str  # whose seeds they share; empty before the ranking stage
     facts: str  # sentence about what all entries have in common
     views: list[RankedView]
@@ -83,13 +93,20 @@ class RaceSection:
     def anchor(self) -> str:
         """Fragment of its address."""
         season = f"-{self.season}" if self.season else ""
-        return f"{self.division}-{self.track}{season}{'-private' if self.private else ''}"
+        private = "" if self.promise is None else f"-private-{_kebab(str(self.promise))}"
+        return f"{self.division}-{self.track}{season}{private}"
 
     @property
     def name(self) -> str:
-        """Name of the track, its season, and that its systems are private."""
+        """Name of the track, its season, and what its private systems promise."""
         season = f", season {self.season}" if self.season else ""
-        return f"{self.track}{season}{', private' if self.private else ''}"
+        private = "" if self.promise is None else f", private ({self.promise})"
+        return f"{self.track}{season}{private}"
+
+    @property
+    def private(self) -> bool:
+        """Whether its systems have a finite epsilon."""
+        return self.promise is not None
 
     @property
     def entries(self) -> list[Entry]:
@@ -99,6 +116,10 @@ class RaceSection:
     def places(self, entry: Entry) -> list[tuple[RankedView, BoardRow]]:
         """Return each view with the row of an entry in it."""
         return [(view, row) for view in self.views for row in view.rows if row.entry is entry]
+
+
+def _kebab(text: str) -> str:
+    return "-".join(re.findall(r"[a-z0-9.]+", text.lower()))
 
 
 def sections(race: Race, entries: Sequence[Entry], newest: Rules) -> list[RaceSection]:
@@ -111,7 +132,7 @@ def sections(race: Race, entries: Sequence[Entry], newest: Rules) -> list[RaceSe
         RaceSection(
             division,
             track,
-            is_private(group[0]),
+            promise(group[0]),
             season(group[0]),
             facts,
             [RankedView(ranking(group, view, limits=limits)) for view in VIEWS],

@@ -23,7 +23,7 @@
   const clear = document.getElementById("clear");
   const races = all("section.race");
   const links = all(".races a");
-  const usual = { race: races[0].id, view: "equal-rounds", q: "", alphabet: "", defense: "", status: "", pareto: "", sort: "rank", order: "ascending" };
+  const usual = { race: races[0].id, view: "equal-rounds", bits: "total", q: "", alphabet: "", defense: "", status: "", pareto: "", sort: "rank", order: "ascending" };
   let state = { ...usual };
 
   const read = () => {
@@ -33,6 +33,7 @@
     for (const [key, value] of new URLSearchParams(text)) if (key in found) found[key] = value;
     if (!races.some((race) => race.id === found.race)) found.race = usual.race;
     if (found.view !== "equal-bits") found.view = usual.view;
+    if (found.bits !== "up") found.bits = usual.bits;
     if (found.order !== "descending") found.order = "ascending";
     return found;
   };
@@ -83,6 +84,7 @@
     for (const view of all("section.race:not([hidden]) section.view")) {
       view.hidden = view.dataset.view !== state.view;
       if (view.hidden) continue;
+      all("[data-bits]", view).forEach((drawing) => (drawing.hidden = drawing.dataset.bits !== state.bits));
       const table = view.querySelector(".board");
       const rows = [...table.tBodies[0].rows];
       rows.forEach((row) => (row.hidden = !matches(row)));
@@ -128,7 +130,7 @@
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", () => {
     const given = new FormData(form);
-    change(Object.fromEntries(["view", "q", "alphabet", "defense", "status", "pareto"].map((key) => [key, given.get(key) ?? ""])));
+    change(Object.fromEntries(["view", "bits", "q", "alphabet", "defense", "status", "pareto"].map((key) => [key, given.get(key) ?? ""])));
   });
   form.addEventListener("reset", (event) => {
     event.preventDefault();

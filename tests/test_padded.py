@@ -23,8 +23,8 @@ from fedbench.core.trees import Tree
 from fedbench.data.augmentation import CropFlip
 from fedbench.executors.cuda_graphs import FEWEST, Replay, Work
 from fedbench.executors.padded import Gathered, PaddedBatches
-from fedbench.executors.training import Client, Loop, Schedule, Trained
-from fedbench.executors.vmap import Padded, cheapest
+from fedbench.executors.training import Client, Loop, Schedule, Trained, WrapGrad
+from fedbench.executors.vmap import BUDGET, Padded, cheapest, footprint
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedpm import FedPM
@@ -207,6 +207,43 @@ def test_who_trains_another_way_is_in_another_launch() -> None:
     assert sorted(map(sorted, engine.launches(clients, True))) == [[0, 2, 3], [1]]
     loop = Loop(engine.protocol, SHARED, SCHEDULE).train(clients)
     assert_rounded_alike(engine.train(clients), loop)
+
+
+def test_methods_of_equal_mechanisms_are_one_and_closures_are_their_own() -> None:
+    engine = Padded(FedAvg(), SHARED, SCHEDULE)
+
+    def launches(*wraps: WrapGrad) -> int:
+        pairs = zip(example_clients(FedAvg(), SHARED, 2), wraps, strict=True)
+        clients = [dataclasses.replace(client, wrap_grad=wrap) for client, wrap in pairs]
+        return len(list(engine.launches(clients, True)))
+
+    first, equal, stronger = (DPSGD(z=z, clip=0.1).wrap_grad for z in (0.5, 0.5, 2.0))
+    assert [launches(first, equal), launches(first, stronger)] == [1, 2]
+    assert launches(lambda grad: grad, lambda grad: grad) == 2
+
+
+def test_a_launch_takes_what_the_footprint_of_its_clients_leaves_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Padded(FedAvg(), SHARED, Schedule(2, 4))
+    assert engine.width == engine.chunk == 32  # 32 of this network are nothing
+    bytes_each = footprint(NETWORK, 4)
+    monkeypatch.setattr("fedbench.executors.vmap.BUDGET", 2 * bytes_each + 1)
+    engine = dataclasses.replace(engine)
+    assert engine.width == 2
+    groups = engine.launches(example_clients(FedAvg(), SHARED), True)
+    assert [len(group) for group in groups] == [2, 2]
+    monkeypatch.setattr("fedbench.executors.vmap.BUDGET", bytes_each // 2)
+    assert dataclasses.replace(engine).width == 1  # never none
+    assert BUDGET == 1 << 29
+    # A convolution of 3 channels on 4 x 4, a pool to 2 x 2, layers of 5 and 3. A sample keeps: the
+    # image, 16; the 48 after the convolution's ReLU twice, for the ReLU and as input of the pool;
+    # the pool's 12 places in 8 bytes; its 12 values as input of a layer; the 5 after that one's
+    # ReLU twice. Four samples, values and gradients; six copies of the weights.
+    floats = 16 + 48 + 48 + 12 + 5 + 5
+    weights = 3 * 9 + 12 * 5 + 5 * 3
+    per_sample = 4 * floats + 8 * 12
+    assert footprint(NETWORK, 4) == 6 * 4 * weights + 2 * 4 * per_sample
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

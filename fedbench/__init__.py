@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fedbench.analysis.results import load
     from fedbench.core.registry import plugins, register
     from fedbench.experiment.callbacks import Callback
+    from fedbench.experiment.checkpoints import Checkpoint
     from fedbench.experiment.measurements import Round
     from fedbench.experiment.record import Record
     from fedbench.experiment.scenario import Scenario
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Callback",
+    "Checkpoint",
     "Record",
     "Round",
     "Scenario",
@@ -33,6 +35,7 @@ __all__ = [
 
 _HOMES = {
     "Callback": "fedbench.experiment.callbacks",
+    "Checkpoint": "fedbench.experiment.checkpoints",
     "Record": "fedbench.experiment.record",
     "Round": "fedbench.experiment.measurements",
     "Scenario": "fedbench.experiment.scenario",

@@ -26,6 +26,7 @@ from fedbench.core.tiling import finite_rows
 from fedbench.data.datasets import Data
 from fedbench.executors.training import Client, Trained
 from fedbench.experiment.callbacks import Callbacks, Follower, followed
+from fedbench.experiment.checkpoints import Checkpoint, Keeper
 from fedbench.experiment.commitments import commit, keep
 from fedbench.experiment.deployed import DeployedModel
 from fedbench.experiment.evaluation import (
@@ -59,6 +60,7 @@ def play(
     isolate: bool = False,
     canonical: bool = False,
     states: Path | None = None,
+    checkpoint: Checkpoint | None = None,
     deliver: Callable[[DeployedModel], None] | None = None,
 ) -> Record:
     """Play a scenario from the first round to the last.
@@ -81,6 +83,9 @@ def play(
         canonical: Have the same numbers on every processor: on the CPU, client after client, in a
             process that was started for it (`fedbench.core.canonical`).
         states: Folder that keeps the state before each round of a canonical run, for spot checks.
+        checkpoint: File that keeps what the run needs to go on after it was killed, and how often.
+            A run that finds its own there goes on from it; followers are told of its earlier rounds
+            again. It stays until whoever has stored the record removes it.
         deliver: Called with the model that is deployed after the last round.
 
     Raises:
@@ -97,12 +102,20 @@ def play(
         setup = prepare(scenario, device, executor, chunk, data, load, canonical)
         with followed(followers, setup.scenario):
             state = begin(setup)
-            rounds = []
-            for step in range(setup.scenario.rounds):
+            rounds: list[Round] = []
+            keeper = None if checkpoint is None else Keeper(checkpoint, setup, start)
+            if keeper is not None:
+                setup, state, rounds = keeper.resume(state, chooses=executor == "auto")
+                start -= keeper.seconds
+            for each in rounds:
+                followers.round(setup.scenario, each)
+            for step in range(len(rounds), setup.scenario.rounds):
                 with hooks.in_round(step):
                     rounds.append(play_round(setup, state, step))
                 if states is not None and step + 1 < setup.scenario.rounds:
                     keep(states, setup, state, step + 1)
+                if keeper is not None:
+                    keeper.after(state, rounds)
                 followers.round(setup.scenario, rounds[-1])
             if deliver is not None:
                 deliver(final_model(setup, state.server))

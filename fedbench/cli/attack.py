@@ -58,6 +58,7 @@ def attack(
     canonical: opt.Canonical = False,
     keep_states: opt.KeepStates = None,
     save_model: opt.SaveModel = False,
+    checkpoint: opt.Checkpoint = None,
     out: Path = Path("results"),
     track: opt.Track = None,
     dry_run: bool = False,
@@ -97,6 +98,7 @@ def attack(
         canonical=canonical,
         states=keep_states,
         models=out if save_model else None,
+        checkpoint=checkpoint,
     )
     play(plan, options, out, dry_run, track or ())
 

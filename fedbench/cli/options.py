@@ -123,6 +123,11 @@ KeepStates = Annotated[
 ]
 KEPT = "Keep the deployed model of every run beside its record, as safetensors."
 SaveModel = Annotated[bool, option(KEPT, "--save-model")]
+KILLED = (
+    "Interval at which a run keeps what it needs to go on after it was killed: every=N rounds, "
+    "every=Nmin or none; by default every=10min."
+)
+Checkpoint = Annotated[str | None, option(KILLED, "--checkpoint")]
 TRACKED = "Tracker that follows the runs: mlflow, tensorboard or wandb. Repeat; by default none."
 Track = Annotated[list[str] | None, option(TRACKED, "--track")]
 Format = Annotated[str, option("Form of the output: table or json.")]

@@ -41,6 +41,7 @@ def sweep(
     canonical: opt.Canonical = False,
     keep_states: opt.KeepStates = None,
     save_model: opt.SaveModel = False,
+    checkpoint: opt.Checkpoint = None,
     track: opt.Track = None,
     address: str | None = None,
     gpus_per_run: float = 0.0,
@@ -96,6 +97,8 @@ def sweep(
         canonical=canonical,
         states=keep_states,
         models=folder if save_model else None,
+        checkpoint=checkpoint,
+        checkpoints=Store(folder).checkpoints,
     )
     if engine == "local":
         options.require_machine()
@@ -203,6 +206,8 @@ def make_engine(
             raise ConfigError("--engine must be local with --canonical, got 'ray'")
         if options.models is not None:  # a node may write to a disk of its own
             raise ConfigError("--engine must be local with --save-model, got 'ray'")
+        if options.checkpoint is not None:  # the same
+            raise ConfigError("--engine must be local with --checkpoint, got 'ray'")
         return OnRay(options, address, gpus_per_run)
     from fedbench.sweeps.local import LocalEngine
 

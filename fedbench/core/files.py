@@ -5,6 +5,7 @@ import os
 import re
 import tempfile
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,19 +87,29 @@ def parsed_toml(data: bytes, name: str) -> dict[str, Any]:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write to a temporary file beside the target and rename it; raise `ConfigError` if denied."""
+    with replaced(path) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Yield a temporary file beside the target, which takes its place if the block succeeds.
+
+    Whoever reads the target finds the old file or the new one, whole. `ConfigError` if denied.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
+            yield Path(name)
+            with open(name, "rb+") as file:
                 os.fsync(file.fileno())  # a rename may reach the disk before what it names
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
+            os.chmod(name, 0o644)
+            os.replace(name, path)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):  # interrupted after the rename
-                os.unlink(temporary)
+                os.unlink(name)
             raise
         if hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
             folder = os.open(path.parent, os.O_RDONLY)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from fedbench.api import Attack
 from fedbench.core import registry
@@ -126,6 +127,11 @@ class Run:
     def file_name(self) -> str:
         """Name of the file of its record."""
         return file_name(self.resolved, self.id)
+
+    @property
+    def checkpoint_name(self) -> str:
+        """Name of the file of its checkpoint."""
+        return Path(self.file_name).with_suffix(".safetensors").name
 
     def __str__(self) -> str:
         return f"{self.cell}, seed {self.seed}"

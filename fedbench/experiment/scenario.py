@@ -52,22 +52,26 @@ LAST_SEED = 2**63 - 1  # what a record, and who reads it, can hold
 UNWRITTEN = (*ADVERSARY, "defense_draw", "precision", "split", "augment", "cohorts")
 
 
-class _Spoken(type(BaseModel)):  # type: ignore[misc]
-    """Metaclass whose classes say in one line what is wrong where they are called in Python."""
+if TYPE_CHECKING:  # the fields of the class are what it takes
+    from pydantic._internal._model_construction import ModelMetaclass as _Spoken
+else:
 
-    def __call__(cls, *args: Any, **fields: Any) -> Any:
-        try:
-            return super().__call__(*args, **fields)
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join([cls.__name__, *map(str, first["loc"])])
-            if first["type"] == "extra_forbidden":
-                known = ", ".join(cls.model_fields)
-                close = get_close_matches(str(first["loc"][-1]), cls.model_fields, 1)
-                hint = f"did you mean {close[0]}?" if close else f"known: {known}"
-                raise ConfigError(f"{name} is no field; {hint}") from error
-            what = first["msg"].lower()
-            raise ConfigError(f"{name}: {what}, got {first['input']!r}") from error
+    class _Spoken(type(BaseModel)):
+        """Metaclass whose classes say in one line what is wrong where they are called in Python."""
+
+        def __call__(cls, *args: Any, **fields: Any) -> Any:
+            try:
+                return super().__call__(*args, **fields)
+            except ValidationError as error:
+                first = error.errors()[0]
+                name = ".".join([cls.__name__, *map(str, first["loc"])])
+                if first["type"] == "extra_forbidden":
+                    known = ", ".join(cls.model_fields)
+                    close = get_close_matches(str(first["loc"][-1]), cls.model_fields, 1)
+                    hint = f"did you mean {close[0]}?" if close else f"known: {known}"
+                    raise ConfigError(f"{name} is no field; {hint}") from error
+                what = first["msg"].lower()
+                raise ConfigError(f"{name}: {what}, got {first['input']!r}") from error
 
 
 class Scenario(BaseModel, metaclass=_Spoken):

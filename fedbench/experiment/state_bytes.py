@@ -21,8 +21,9 @@ import importlib
 import math
 import re
 import struct
+import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import Enum
 from hashlib import sha256
 from typing import Any
@@ -40,7 +41,7 @@ NAMES = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64"
 DTYPES = {name: getattr(torch, name) for name in NAMES.split()}
 ARRAYS = {name: np.dtype(name) for name in NAMES.split() if name != "bfloat16"}
 ARRAYS |= {name: np.dtype(name) for name in ("uint16", "uint32", "uint64")}
-CLASS = re.compile(r"[a-z]\w*(?:\.\w+)*:[A-Za-z_]\w*", re.ASCII)
+CLASS = re.compile(r"[a-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*", re.ASCII)
 DEEPEST = 100  # values within values
 
 Piece = bytes | memoryview
@@ -52,56 +53,80 @@ class NoBytesError(ValueError):
 
 def encode(value: object) -> bytes:
     """Return the bytes of a value; `NoBytesError` if it is, or holds, what has none."""
-    return b"".join(pieces(value))
+    return b"".join(Writer().pieces(value))
 
 
 def digest(value: object) -> bytes:
     """Return the SHA-256 of the bytes of a value, without copying its tensors."""
     hashed = sha256()
-    for piece in pieces(value):
+    for piece in Writer().pieces(value):
         hashed.update(piece)
     return hashed.digest()
 
 
-def pieces(value: Any, depth: int = 0) -> Iterator[Piece]:
-    """Yield the bytes of a value in parts; those of a tensor are its own memory."""
-    if depth > DEEPEST:
-        raise NoBytesError(f"a value must be nested at most {DEEPEST} deep")
-    kind = type(value)
-    if value is None or value is True or value is False:
-        yield {None: b"N", True: b"T", False: b"F"}[value]
-    elif kind is int:
-        yield _integer(value)
-    elif kind is float:
-        yield struct.pack("<cd", b"f", value)
-    elif kind is str:
-        yield _text(b"s", value)
-    elif kind is bytes:
-        yield b"b" + _length(len(value))
-        yield value
-    elif kind is list or kind is tuple:
-        yield (b"l" if kind is list else b"t") + _length(len(value))
-        for part in value:
-            yield from pieces(part, depth + 1)
-    elif kind is dict or kind is Counter:
-        yield (b"d" if kind is dict else b"c") + _length(len(value))
-        for key, part in value.items():
-            yield from pieces(key, depth + 1)
-            yield from pieces(part, depth + 1)
-    elif isinstance(value, Tensor):
-        yield from _tensor(value)
-    elif isinstance(value, np.ndarray | np.generic):
-        yield from _array(value)
-    elif isinstance(value, Enum):
-        yield _text(b"e", _named(kind)) + _text(b"s", value.name)
-    elif dataclasses.is_dataclass(value):
-        fields = [field.name for field in dataclasses.fields(value)]
-        yield _text(b"o", _named(kind)) + _length(len(fields))
-        for name in fields:
-            yield _text(b"s", name)
-            yield from pieces(getattr(value, name), depth + 1)
-    else:
-        raise NoBytesError(f"a {kind.__name__} has no bytes")
+class Writer:
+    """Walk through a value that yields its bytes.
+
+    Args:
+        packages: Packages beside fedbench's own whose dataclasses may be written.
+    """
+
+    def __init__(self, packages: Collection[str] = ()) -> None:
+        self.packages = (*PACKAGES, *packages)
+
+    def pieces(self, value: Any, depth: int = 0) -> Iterator[Piece]:
+        """Yield the bytes of a value in parts; those of a tensor are its own memory."""
+        if depth > DEEPEST:
+            raise NoBytesError(f"a value must be nested at most {DEEPEST} deep")
+        kind = type(value)
+        if value is None or value is True or value is False:
+            yield {None: b"N", True: b"T", False: b"F"}[value]
+        elif kind is int:
+            yield _integer(value)
+        elif kind is float:
+            yield struct.pack("<cd", b"f", value)
+        elif kind is str:
+            yield _text(b"s", value)
+        elif kind is bytes:
+            yield b"b" + _length(len(value))
+            yield value
+        elif kind is list or kind is tuple:
+            yield (b"l" if kind is list else b"t") + _length(len(value))
+            for part in value:
+                yield from self.pieces(part, depth + 1)
+        elif kind is dict or kind is Counter:
+            yield (b"d" if kind is dict else b"c") + _length(len(value))
+            for key, part in value.items():
+                yield from self.pieces(key, depth + 1)
+                yield from self.pieces(part, depth + 1)
+        elif isinstance(value, Tensor):
+            yield from self.tensor(value)
+        elif isinstance(value, np.ndarray | np.generic):
+            yield from _array(value)
+        elif isinstance(value, Enum):
+            yield _text(b"e", self._named(kind)) + _text(b"s", value.name)
+        elif dataclasses.is_dataclass(value):
+            fields = [field.name for field in dataclasses.fields(value)]
+            yield _text(b"o", self._named(kind)) + _length(len(fields))
+            for name in fields:
+                yield _text(b"s", name)
+                yield from self.pieces(getattr(value, name), depth + 1)
+        else:
+            raise NoBytesError(f"a {kind.__name__} has no bytes")
+
+    def tensor(self, value: Tensor) -> Iterator[Piece]:
+        """Yield the bytes of a tensor, whatever its strides."""
+        yield shaped(b"x", type_of_numbers(value), value.shape)
+        flat = value.detach().cpu().resolve_neg().contiguous().reshape(-1)
+        if len(flat):
+            yield flat.view(torch.uint8).numpy().data
+
+    def _named(self, cls: type) -> str:
+        """Return the name of a class by which a `Reader` finds it, or raise `NoBytesError`."""
+        name = f"{cls.__module__}:{cls.__qualname__}"
+        if not _within(cls.__module__, self.packages) or not CLASS.fullmatch(name):
+            raise NoBytesError(f"an object of {name} has no bytes")
+        return name
 
 
 def _length(count: int) -> bytes:
@@ -121,20 +146,19 @@ def _text(tag: bytes, text: str) -> bytes:
     return tag + _length(len(data)) + data
 
 
-def _shaped(tag: bytes, name: str, shape: Sequence[int]) -> bytes:
+def shaped(tag: bytes, name: str, shape: Sequence[int]) -> bytes:
+    """Return the bytes of a tag, the name of a type of numbers, and a shape."""
     sides = b"".join(map(_length, shape))
     return _text(tag, name) + _length(len(shape)) + sides
 
 
-def _tensor(value: Tensor) -> Iterator[Piece]:
+def type_of_numbers(value: Tensor) -> str:
+    """Return the name of a tensor's type of numbers; `NoBytesError` if it is no plain tensor."""
     name = str(value.dtype).removeprefix("torch.")
     plain = type(value) is Tensor and value.layout is torch.strided
     if not plain or name not in DTYPES:
         raise NoBytesError(f"a {type(value).__name__} of {name} has no bytes")
-    yield _shaped(b"x", name, value.shape)
-    flat = value.detach().cpu().resolve_neg().contiguous().reshape(-1)
-    if len(flat):
-        yield flat.view(torch.uint8).numpy().data
+    return name
 
 
 def _array(value: "np.ndarray[Any, Any] | np.generic") -> Iterator[Piece]:
@@ -145,20 +169,12 @@ def _array(value: "np.ndarray[Any, Any] | np.generic") -> Iterator[Piece]:
     if isinstance(value, np.generic):
         yield _text(b"g", name)
     else:
-        yield _shaped(b"a", name, value.shape)
+        yield shaped(b"a", name, value.shape)
     yield little.tobytes()
 
 
-def _named(cls: type) -> str:
-    """Return the name of a class by which `decode` finds it; `NoBytesError` for foreign ones."""
-    name = f"{cls.__module__}:{cls.__qualname__}"
-    if not _ours(cls.__module__) or not CLASS.fullmatch(name):
-        raise NoBytesError(f"an object of {name} has no bytes")
-    return name
-
-
-def _ours(module: str) -> bool:
-    return any(f"{module}.".startswith(f"{package}.") for package in PACKAGES)
+def _within(module: str, packages: Iterable[str]) -> bool:
+    return any(f"{module}.".startswith(f"{package}.") for package in packages)
 
 
 def decode(data: bytes | memoryview) -> Any:
@@ -167,33 +183,47 @@ def decode(data: bytes | memoryview) -> Any:
     Whoever wrote them cannot run anything: classes are fedbench's own, objects are made without
     calling them, and their fields are those that the class declares.
     """
-    reader = _Reader(memoryview(data))
-    try:
-        value = reader.value()
-    except (RuntimeError, OverflowError, ValueError, TypeError) as error:  # a shape, or a class
-        raise _wrong(str(error)) from error
-    if reader.left:
-        raise _wrong(f"{reader.left} bytes are left")
-    return value
+    return Reader(memoryview(data)).whole()
 
 
-def _wrong(why: str) -> ConfigError:
+def wrong(why: str) -> ConfigError:
+    """Return the error that bytes hold no state, and why."""
     return ConfigError(f"a state must be bytes that fedbench wrote, got others: {why}")
 
 
-class _Reader:
-    def __init__(self, data: memoryview) -> None:
+class Reader:
+    """Walk through bytes that makes the values which a `Writer` wrote.
+
+    Args:
+        data: The bytes.
+        packages: Packages beside fedbench's own whose dataclasses may be made; their modules are
+            never imported for it.
+    """
+
+    def __init__(self, data: memoryview, packages: Collection[str] = ()) -> None:
         self.data = data
+        self.packages = packages
         self.at = 0
+
+    def whole(self) -> Any:
+        """Return the value that all bytes together are; `ConfigError` if they are none."""
+        try:
+            value = self.value()
+        except (RuntimeError, OverflowError, ValueError, TypeError) as error:  # a shape, or a class
+            raise wrong(str(error)) from error
+        if self.left:
+            raise wrong(f"{self.left} bytes are left")
+        return value
 
     @property
     def left(self) -> int:
+        """Number of bytes that were not read yet."""
         return len(self.data) - self.at
 
     def take(self, size: int) -> memoryview:
         """Return the next bytes, so many of them."""
         if size > self.left:
-            raise _wrong(f"{size} bytes are not there")
+            raise wrong(f"{size} bytes are not there")
         self.at += size
         return self.data[self.at - size : self.at]
 
@@ -205,7 +235,7 @@ class _Reader:
         """Return the next number of values, each of which has ``least`` bytes or more."""
         number = self.number()
         if number * least > self.left:
-            raise _wrong(f"{number} values are not there")
+            raise wrong(f"{number} values are not there")
         return number
 
     def text(self) -> str:
@@ -213,18 +243,18 @@ class _Reader:
         try:
             return str(self.take(self.number()), "utf-8")
         except UnicodeDecodeError as error:
-            raise _wrong("a text is no UTF-8") from error
+            raise wrong("a text is no UTF-8") from error
 
     def named(self) -> str:
         """Return the next text, with its tag."""
         if bytes(self.take(1)) != b"s":
-            raise _wrong("a name is no text")
+            raise wrong("a name is no text")
         return self.text()
 
     def value(self, depth: int = 0) -> Any:
         """Return the next value."""
         if depth > DEEPEST:
-            raise _wrong(f"they are nested more than {DEEPEST} deep")
+            raise wrong(f"they are nested more than {DEEPEST} deep")
         tag = bytes(self.take(1))
         if tag in (b"N", b"T", b"F"):
             return {b"N": None, b"T": True, b"F": False}[tag]
@@ -249,13 +279,13 @@ class _Reader:
             return self.thing(depth)
         if tag == b"e":
             return self.member()
-        raise _wrong(f"{tag!r} is no tag")
+        raise wrong(f"{tag!r} is no tag")
 
     def integer(self) -> int:
         """Return an integer, written in as few bytes as it needs."""
         value = int.from_bytes(self.take(self.number()), "little", signed=True)
         if _integer(value) != self.data[: self.at][-len(_integer(value)) :]:
-            raise _wrong("an integer is longer than it must be")
+            raise wrong("an integer is longer than it must be")
         return value
 
     def pairs(self, tag: bytes, depth: int) -> dict[Any, Any]:
@@ -267,33 +297,33 @@ class _Reader:
             try:
                 made[key] = self.value(depth + 1)
             except TypeError as error:
-                raise _wrong(f"a {type(key).__name__} is no key") from error
+                raise wrong(f"a {type(key).__name__} is no key") from error
         if len(made) != count:
-            raise _wrong("a key is there twice")
+            raise wrong("a key is there twice")
         return made
 
     def tensor(self) -> Tensor:
         """Return a tensor in memory of its own."""
         dtype = DTYPES.get(name := self.text())
         if dtype is None:
-            raise _wrong(f"{name!r} is no type of numbers")
+            raise wrong(f"{name!r} is no type of numbers")
         shape = self.shape()
         raw = bytearray(self.take(math.prod(shape) * dtype.itemsize))
         if not raw:
             return torch.empty(shape, dtype=dtype)
         if dtype == torch.bool and any(raw.translate(None, b"\0\1")):
-            raise _wrong("a truth value is neither 0 nor 1")
+            raise wrong("a truth value is neither 0 nor 1")
         return torch.frombuffer(raw, dtype=dtype).reshape(shape)
 
     def array(self, tag: bytes) -> Any:
         """Return an array in memory of its own, or a number of NumPy."""
         dtype = ARRAYS.get(name := self.text())
         if dtype is None:
-            raise _wrong(f"{name!r} is no type of numbers")
+            raise wrong(f"{name!r} is no type of numbers")
         shape = self.shape() if tag == b"a" else ()
         raw = self.take(math.prod(shape) * dtype.itemsize)
         if dtype == np.bool_ and any(bytes(raw).translate(None, b"\0\1")):
-            raise _wrong("a truth value is neither 0 nor 1")
+            raise wrong("a truth value is neither 0 nor 1")
         made = np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
         return made if tag == b"a" else made[()]
 
@@ -301,42 +331,44 @@ class _Reader:
         """Return the shape of a tensor or an array."""
         sides = tuple(self.number() for _ in range(self.count(8)))
         if len(sides) > 64 or any(side >= 1 << 63 for side in sides):
-            raise _wrong("a shape is too large")
+            raise wrong("a shape is too large")
         return sides
 
     def thing(self, depth: int) -> Any:
         """Return an object of a dataclass, with every field that the class declares, in order."""
-        cls = _class(self.text())
+        cls = self.named_class()
         if not dataclasses.is_dataclass(cls):
-            raise _wrong(f"{cls.__name__} is no dataclass")
+            raise wrong(f"{cls.__name__} is no dataclass")
         names = [field.name for field in dataclasses.fields(cls)]
         if self.count(10) != len(names):
-            raise _wrong(f"{cls.__name__} has {len(names)} fields")
+            raise wrong(f"{cls.__name__} has {len(names)} fields")
         made = object.__new__(cls)
         for name in names:
             if self.named() != name:
-                raise _wrong(f"{cls.__name__} has the fields {', '.join(names)}")
+                raise wrong(f"{cls.__name__} has the fields {', '.join(names)}")
             object.__setattr__(made, name, self.value(depth + 1))
         return made
 
     def member(self) -> Enum:
         """Return a member of an enumeration."""
-        cls = _class(self.text())
+        cls = self.named_class()
         name = self.named()
         if not issubclass(cls, Enum) or name not in cls.__members__:
-            raise _wrong(f"{cls.__name__} is no enumeration with {name!r}")
+            raise wrong(f"{cls.__name__} is no enumeration with {name!r}")
         return cls.__members__[name]
 
-
-def _class(name: str) -> type:
-    """Return the class of this name; `ConfigError` unless it is one of fedbench's packages."""
-    module, _, word = name.partition(":")
-    if not CLASS.fullmatch(name) or not _ours(module):
-        raise _wrong(f"{name[:80]!r} is no class of {', '.join(PACKAGES)}")
-    try:
-        cls = getattr(importlib.import_module(module), word, None)
-    except ImportError as error:
-        raise _wrong(f"there is no module {module!r}") from error
-    if not isinstance(cls, type) or f"{cls.__module__}:{cls.__qualname__}" != name:
-        raise _wrong(f"{name!r} is no class")
-    return cls
+    def named_class(self) -> type:
+        """Return the class of the next name, which must be of one of the packages."""
+        name = self.text()
+        module, _, word = name.partition(":")
+        ours = _within(module, PACKAGES)
+        if not CLASS.fullmatch(name) or not (ours or _within(module, self.packages)):
+            raise wrong(f"{name[:80]!r} is no class of {', '.join([*PACKAGES, *self.packages])}")
+        try:
+            made = importlib.import_module(module) if ours else sys.modules.get(module)
+        except ImportError as error:
+            raise wrong(f"there is no module {module!r}") from error
+        cls = getattr(made, word, None)
+        if not isinstance(cls, type) or f"{cls.__module__}:{cls.__qualname__}" != name:
+            raise wrong(f"{name!r} is no class")
+        return cls

@@ -14,6 +14,7 @@ from fedbench.core.errors import ConfigError
 from fedbench.data.datasets import Data
 from fedbench.experiment.callbacks import Follower
 from fedbench.experiment.cells import Cell, Run
+from fedbench.experiment.checkpoints import Checkpoint
 from fedbench.experiment.deployed import DeployedModel
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import PLUGINS, Scenario
@@ -39,6 +40,7 @@ def play(
     isolate: bool = ...,
     canonical: bool = ...,
     states: Path | None = ...,
+    checkpoint: Checkpoint | None = ...,
     return_model: Literal[False] = ...,
 ) -> Record: ...
 @overload
@@ -53,6 +55,7 @@ def play(
     isolate: bool = ...,
     canonical: bool = ...,
     states: Path | None = ...,
+    checkpoint: Checkpoint | None = ...,
     return_model: Literal[True],
 ) -> tuple[Record, DeployedModel]: ...
 def play(
@@ -66,6 +69,7 @@ def play(
     isolate: bool = False,
     canonical: bool = False,
     states: Path | None = None,
+    checkpoint: Checkpoint | None = None,
     return_model: bool = False,
 ) -> Record | tuple[Record, DeployedModel]:
     """Play a scenario from the first round to the last; return its record.
@@ -90,6 +94,8 @@ def play(
         canonical: Have the same numbers on every processor; the process must have been started for
             it (`fedbench.core.canonical`).
         states: Folder that keeps the state before each round of a canonical run.
+        checkpoint: File from which the run goes on if it was killed, and how often it is written:
+            ``Checkpoint(Path("run.safetensors"), rounds=5)``. It is removed in the end.
         return_model: Return the deployed model beside the record.
 
     Raises:
@@ -111,8 +117,11 @@ def play(
             isolate=isolate,
             canonical=canonical,
             states=states,
+            checkpoint=checkpoint,
             deliver=models.append if return_model else None,
         )
+    if checkpoint is not None:
+        checkpoint.remove()
     return (record, models[0]) if return_model else record
 
 
@@ -131,8 +140,9 @@ def sweep(
 ) -> Results:
     """Play many scenarios, several at once; return their records in the same order.
 
-    Runs that have a record in ``out`` are not played again. One run that fails does not end the
-    others: they are played, and then its error is raised.
+    Runs that have a record in ``out`` are not played again, and those that take longer than ten
+    minutes keep a checkpoint there, from which a later call goes on. One run that fails does not
+    end the others: they are played, and then its error is raised.
 
     Plug-ins, models and data that were given as objects live in this process alone, so such runs
     are played here, one after the other, whatever ``workers`` says. Other runs are played by
@@ -170,6 +180,7 @@ def sweep(
             threads=threads,
             run_timeout=run_timeout,
             isolate=isolate,
+            checkpoints=None if out is None else Store(Path(out)).checkpoints,
         )
         runs = [
             Run(Cell(one), s) for one in given for s in ([one.seed] if seeds is None else seeds)

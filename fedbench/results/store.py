@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fedbench.core.errors import ConfigError, PluginError
 from fedbench.core.files import writable, write_atomically
 from fedbench.experiment.cells import Run
+from fedbench.experiment.checkpoints import Checkpoint
 from fedbench.experiment.record import Record, read
 from fedbench.experiment.scenario import Scenario
 from fedbench.results.extract import sealed
@@ -69,6 +70,16 @@ class Store:
         """Return the path of the run's record, written or not."""
         return self.folder / run.file_name
 
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints of runs that are not over."""
+        return self.folder / "checkpoints"
+
+    def drop_checkpoint(self, run: Run) -> None:
+        """Remove the checkpoint of a run that is over, if it has one."""
+        if self.checkpoints.exists():
+            Checkpoint(self.checkpoints / run.checkpoint_name).remove()
+
     def has(self, run: Run) -> bool:
         """Tell whether there is a record of this run that was neither cut nor edited."""
         try:
@@ -81,7 +92,7 @@ class Store:
         return read(self.path(run))
 
     def keep(self, run: Run, record: Record) -> None:
-        """Write the record of a claimed run, no other's (`ConfigError`), and remove its failure."""
+        """Write the record of a claimed run, no other's (`ConfigError`); remove all else of it."""
         if record.id != run.id:
             raise ConfigError(
                 f"{run} must be played by the code of its sweep, got record {record.id} instead of "
@@ -89,6 +100,7 @@ class Store:
             )
         record.write(self.folder)
         self.failure_path(run).unlink(missing_ok=True)
+        self.drop_checkpoint(run)
         for torn in self.folder.glob(f".{run.file_name}.*"):  # its writer was killed in the act
             torn.unlink(missing_ok=True)
 

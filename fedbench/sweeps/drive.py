@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -93,6 +93,7 @@ class Sweep:
                 self._require_canonical(run)
             if self.models is not None:
                 self._require_model(run, self.models)
+            self.store.drop_checkpoint(run)  # its player was killed when it had kept the record
             self.tally.found.append(run)
             self.watcher.found(run.cell, run.seed)
             return True
@@ -189,6 +190,8 @@ def play_each(
     raises, as `Sweep.play`.
     """
     runs = [Run(cell, seed) for cell in cells for seed in seeds]
+    if out is not None:
+        options = replace(options, checkpoints=Store(out).checkpoints)
     workers = options.processes(len(runs))
     with TemporaryDirectory() as nowhere:
         with LocalEngine(options, workers) as engine, Store(out or Path(nowhere)) as store:

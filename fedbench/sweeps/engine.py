@@ -11,6 +11,7 @@ from fedbench.core.blame import line, message_of
 from fedbench.core.errors import ConfigError, FedbenchError, PluginError, Unavailable
 from fedbench.data.datasets import Data
 from fedbench.experiment.cells import Run
+from fedbench.experiment.checkpoints import Checkpoint
 from fedbench.experiment.deployed import DeployedModel
 from fedbench.experiment.measurements import Round
 from fedbench.experiment.record import Record, file_name
@@ -47,6 +48,7 @@ class Job:
     canonical: bool = False  # numbers are to be those of every processor
     states: Path | None = None  # folder that keeps the states of a canonical run
     models: Path | None = None  # folder that keeps the deployed model
+    checkpoint: Checkpoint | None = None  # file that keeps what the run needs to go on
 
 
 class Engine(ABC):
@@ -94,6 +96,7 @@ def play_job(
         isolate=job.isolate,
         canonical=job.canonical,
         states=job.states,
+        checkpoint=job.checkpoint,
         callbacks=[] if progress is None else [progress],
         data=data,
         deliver=None if job.models is None else models.append,

@@ -51,6 +51,7 @@ class HereEngine(Engine):
                     chunk=chunk,
                     isolate=options.isolate,
                     models=options.models,
+                    checkpoint=options.checkpoint_of(run),
                 )
                 rounds: list[Round] = []
                 record = play_job(job, rounds.append)

@@ -20,6 +20,7 @@ from fedbench.core.errors import require
 from fedbench.executors.factory import require_device
 from fedbench.executors.malloc import keep_memory
 from fedbench.experiment.cells import Run
+from fedbench.experiment.checkpoints import Checkpoint
 from fedbench.experiment.record import Record
 from fedbench.sweeps.engine import Crash, Engine, Job, News, crash, play_job
 
@@ -45,6 +46,8 @@ class Options:
     canonical: bool = False  # numbers of every processor (`fedbench.core.canonical`)
     states: Path | None = None  # folder that keeps the states of canonical runs
     models: Path | None = None  # folder that keeps the deployed models
+    checkpoint: str | None = None  # how often, as `Checkpoint.of` reads it
+    checkpoints: Path | None = None  # folder that keeps them; without one there are none
 
     def __post_init__(self) -> None:
         for name, low in {"workers": 0, "threads": 1, "chunk": 1}.items():
@@ -54,6 +57,7 @@ class Options:
         require("--run-timeout", self.run_timeout, self.run_timeout > 0, "> 0 seconds")
         kept = self.states is None or self.canonical
         require("--keep-states", str(self.states), kept, "left out without --canonical")
+        Checkpoint.of(self.checkpoint, Path())
         if self.canonical:
             require("--device", self.device, self.device in ("auto", "cpu"), "cpu with --canonical")
             alone = self.executor in ("auto", "loop")
@@ -65,6 +69,13 @@ class Options:
         from fedbench.experiment.prepare import choose_device
 
         require_device(self.executor, choose_device(self.device).type == "cuda")
+
+    def checkpoint_of(self, run: Run) -> Checkpoint | None:
+        """Return where and how often a run keeps its checkpoint, or None."""
+        if self.checkpoints is None:
+            return None
+        path = self.checkpoints / run.checkpoint_name
+        return Checkpoint.of(self.checkpoint, path)
 
     def processes(self, runs: int) -> int:
         """Number of workers that play so many runs."""
@@ -150,6 +161,7 @@ class LocalEngine(Engine):
             canonical=self.options.canonical,
             states=self.options.states,
             models=self.options.models,
+            checkpoint=self.options.checkpoint_of(run),
         )
         try:
             worker.pipe.send(job)

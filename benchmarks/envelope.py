@@ -42,10 +42,8 @@ def accuracies(rules: Rules, track: Track, seed: int) -> tuple[dict[str, float],
     """Of every classifier, and the number of test samples."""
     scenario = rules.scenario(track).model_copy(update={"seed": seed})
     setup = prepare(scenario, "cpu")
-    train = torch.cat(setup.population.train)
-    test = torch.cat(
-        [part for i, part in enumerate(setup.population.test) if not setup.population.malicious[i]]
-    )
+    train = torch.cat(list(setup.population.train))
+    test = torch.cat(setup.population.judged)
     x, y = (
         [np.asarray(setup.population.data.floats(rows).flatten(1)) for rows in (train, test)],
         [np.asarray(setup.population.data.y[rows]) for rows in (train, test)],

@@ -2,7 +2,6 @@
 
 import dataclasses
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -20,6 +19,8 @@ from fedbench.api import Defense, ServerView, hooks
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask
 from fedbench.core.choices import SUMS
+from fedbench.core.copies import sent
+from fedbench.core.devices import now
 from fedbench.core.errors import require
 from fedbench.core.settings import Settings, note, restored_after
 from fedbench.core.tiling import finite_rows
@@ -71,7 +72,7 @@ def play(
 
     Args:
         scenario: The scenario to play.
-        device: ``auto``, ``cpu`` or ``cuda``.
+        device: ``auto``, ``cpu``, ``cuda``, or a backend that a package registers with torch.
         executor: ``loop``, ``stacked``, ``padded``, ``recorded``, or ``auto``: the fastest one.
         chunk: Clients that the stacked executor trains at once.
         callbacks: Followers of the run: objects of `Callback`, or functions that are called with
@@ -94,7 +95,7 @@ def play(
     """
     require("states", states, states is None or canonical, "left out without canonical")
     followers = Callbacks(callbacks)
-    start = time.perf_counter()
+    start = now()
     choose_device(device)  # changes settings, too, which later runs on the device need
     restore = Settings().restore
     with restored_after(restore), Isolation() if isolate else nullcontext() as isolation:
@@ -119,7 +120,7 @@ def play(
                 followers.round(setup.scenario, rounds[-1])
             if deliver is not None:
                 deliver(final_model(setup, state.server))
-            seconds = time.perf_counter() - start
+            seconds = now(setup.shared.device) - start
             record = build_record(setup, state, rounds, seconds, note(restore()))
         followers.finished(record)
         return record
@@ -137,10 +138,15 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     """Play one round; ``state`` becomes what it is one round later."""
     plugins = setup.plugins
 
-    # 1  the server samples clients and sends; they get what the bytes say
+    # 1  the server samples clients and sends; they get what the bytes say, and some drop out
     with span("broadcast"):
-        ids = setup.sample(step)
-        down, broadcast = send(setup, state.server, ids, step)
+        asked = setup.sample(step)
+        down, broadcast = send(setup, state.server, asked, step)
+        state.server = ask(plugins.protocol, "heard", object, state.server, asked)
+        places = setup.arriving(asked, step)
+        ids = [asked[place] for place in places]
+        if len(broadcast) > 1:  # a message for each
+            broadcast = broadcast.take(places or [0])
         rows = [broadcast.take([row]) for row in range(len(broadcast))]
         trees = [ask(plugins.protocol, "receive", dict, setup.shared, row) for row in rows]
 
@@ -162,10 +168,10 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     owned = setup.owned(ids, step)
     view = setup.view(ids, broadcast, step)
     with span("attack"):
-        start = time.perf_counter()
+        start = now(setup.shared.device)
         context = attack_context(setup, state, clients, trained, updates, honest, idle, owned, view)
         forged = threat_model.forge(setup.attack(step), context, state.adversary)
-        state.attack_seconds += time.perf_counter() - start
+        state.attack_seconds += now(setup.shared.device) - start
         state.last_broadcast = trees[0] if heard_by_all(setup, state.server, ids, trees) else None
 
     # 5  the wire: the server gets what the bytes say, and rejects what is not legal
@@ -192,7 +198,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         step_server(setup, state, received, aggregate, view)
 
     # 8  what was given away is priced, what travelled is counted, what is deployed is evaluated
-    spend(setup, state.ledger, ids, ~setup.noncompliant[ids])
+    spend(setup, state.ledger, ids, ~setup.noncompliant(ids))
     with span("evaluate"):
         if is_evaluated(setup.scenario, step):
             state.score = evaluate(setup, state.server, step, state.learned)
@@ -206,13 +212,14 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     return Round(
         step=step,
         clients=ids,
+        dropped=len(asked) - len(ids),
         skipped=not ready,
         entropy_bits=entropy_bits(honest, ~malicious),
         local_accuracy=statistics.fmean(own.values()) if own else None,
         commitment=commitment,
         **forged.fields,
         **achieved,
-        **traffic(setup, sent, down, accepted, malicious),
+        **traffic(setup, sent, down, len(asked), accepted, malicious),
     )
 
 
@@ -240,14 +247,14 @@ def messages(
     mechanism = setup.plugins.mechanism
     updates, memories = trained
     noise = [setup.secret.key("privacy", step, i) for i in ids]  # handed to no protocol
-    complies = ~setup.noncompliant[ids]
+    complies = ~setup.noncompliant(ids)
     updates, state.mechanism = protect_updates(
         mechanism, updates, idle, noise, complies, state.mechanism
     )
     keys = [client.key for client in clients]
     protocol = setup.plugins.protocol
     honest, remembered = compress(protocol, setup.shared, updates, keys, memories, broadcast)
-    state.memories |= dict(zip(ids, remembered, strict=True))
+    state.memories.update(zip(ids, remembered, strict=True))
     return updates, protect_payload(mechanism, honest, noise, complies)
 
 
@@ -274,7 +281,7 @@ def attack_context(
     context = threat_model.AttackContext(
         honest=honest,
         updates=updates,
-        trained=updates[owned.rows.to(updates.device)],
+        trained=updates[sent(owned.rows, updates.device)],
         idle=idle,
         owned=owned,
         codec=threat_model.own_codec(protocol, setup.shared, keys, memories),

@@ -198,7 +198,7 @@ def test_what_trains_is_changed_and_what_measures_is_not() -> None:
     sent = plain.plugins.protocol.broadcast(plain.shared, server, [0], key)
     roots = [setup.root_message(sent, 0).values() for setup in (plain, changed)]
     assert not torch.equal(*roots)  # the server trains as a client does
-    malicious = plain.population.malicious.nonzero()[:, 0].tolist()
+    malicious = plain.population.malicious.ids()
     tree = plain.plugins.protocol.receive(plain.shared, sent)
     for i in (malicious[0], 0):
         client = plain.client(i, tree, None, 0)

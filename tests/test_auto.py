@@ -146,7 +146,7 @@ def test_the_loss_of_a_rehearsal_is_the_cross_entropy_without_a_cap() -> None:
 def test_an_adversary_rehearses_with_the_samples_of_its_own_clients_only() -> None:
     setup, (view,), _ = watched()
     people = setup.population
-    owned = people.malicious.nonzero()[:, 0].tolist()
+    owned = people.malicious.ids()
     assert view.rehearsal is not None
     rows = torch.cat([people.train[i] for i in owned])
     assert torch.equal(view.rehearsal.x, people.data.floats(rows))

@@ -354,7 +354,7 @@ def setup_of(attack: str) -> Setup:
 def test_d22_the_target_class_is_not_counted_and_every_image_is_stamped(attack: str) -> None:
     setup = setup_of(attack)
     population, plugin = setup.population, setup.plugins.attack
-    benign = (~population.malicious).nonzero()[:, 0].tolist()
+    benign = [i for i in range(len(population.test)) if not population.malicious[i]]
     rows = torch.cat([population.test[i] for i in benign])
     x, y = population.data.floats(rows), population.data.y[rows]
     images, target = plugin.trigger(x.clone(), y.clone())
@@ -391,15 +391,14 @@ def test_d14_d22_test_images_are_left_alone_and_are_not_those_of_training_or_val
     one.zero_()
     assert float(two.abs().max()) > 0
     # D22: test images are of no client's training data, and validation images are neither.
-    train, validation, test = (
-        set(torch.cat(parts).tolist()) for parts in (people.train, people.validation, people.test)
-    )
+    kinds = (people.train, people.validation, people.test)
+    train, validation, test = (set(torch.cat(list(parts)).tolist()) for parts in kinds)
     assert all((train, validation, test))
     assert train.isdisjoint(test | validation)
     assert validation.isdisjoint(test)
     clean = SMALL.model_copy(update={"rounds": 1})
     accuracy = fedbench.play(clean, device="cpu").result.validation_accuracy
-    benign = (~people.malicious).nonzero()[:, 0].tolist()
+    benign = [i for i in range(clean.clients) if not people.malicious[i]]
     assert accuracy is not None
     right = accuracy * sum(len(people.validation[i]) for i in benign)
     assert right == pytest.approx(round(right)), "a share of exactly these samples"

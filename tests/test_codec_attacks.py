@@ -338,7 +338,7 @@ def test_error_feedback_is_part_of_what_an_attack_sees_and_cannot_be_written() -
     for i, memory in honest.memories.items():
         assert torch.equal(memory["residual"], attacked.memories[i]["residual"])
     second = play_round(dataclasses.replace(setup, plugins=plugins), attacked, 1)
-    malicious = setup.population.malicious.nonzero()[:, 0].tolist()
+    malicious = setup.population.malicious.ids()
     assert set(first.clients) & set(second.clients) & set(malicious)
     assert float(second.notes["residual"]) > 0
 

@@ -11,6 +11,7 @@ import torch
 from conftest import Command
 
 import fedbench
+from fedbench.adversary.threat_model import MaliciousClients
 from fedbench.cli.cohorts import malicious_rows
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Secret
@@ -41,7 +42,8 @@ def drawn(scenario: Scenario, rounds: int = ROUNDS) -> tuple[torch.Tensor, torch
     malicious = torch.zeros(scenario.clients, dtype=torch.bool)
     malicious[: scenario.owned] = True
     secret = Secret.of(1, "run")
-    ids = [draw(scenario, malicious, secret, step) for step in range(rounds)]
+    owned = MaliciousClients.of(malicious)
+    ids = [draw(scenario, owned, secret, step) for step in range(rounds)]
     return malicious, torch.tensor(ids)
 
 

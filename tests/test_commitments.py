@@ -97,7 +97,7 @@ def changed(name: str, state: RunState) -> RunState:
         "learned": torch.zeros(1),
         "local_accuracies": {0: 0.5},
     }
-    values["memories"] = state.memories | {min(state.memories): {"other": torch.zeros(2)}}
+    values["memories"] = dict(state.memories) | {min(state.memories): {"other": torch.zeros(2)}}
     return dataclasses.replace(state, **{name: values.get(name, {"other": torch.zeros(2)})})
 
 

@@ -118,7 +118,9 @@ def defense(name: str) -> Any:
     return two if two.rows_needed() <= 9 else rule.declared(1)
 
 
-@pytest.mark.parametrize("protocol", ["fedavg", "signsgd", "fedpm", "fedmrns", "fsl", "qsgd"])
+@pytest.mark.parametrize(
+    "protocol", ["fedavg", "signsgd", "fedpm", "fedmrns", "fsl", "qsgd", "decomfl"]
+)
 @pytest.mark.parametrize("name", registry.names("mechanism"))
 def test_every_mechanism_keeps_its_promises_where_it_fits(name: str, protocol: str) -> None:
     mechanism, plugin = registry.load("mechanism", name), registry.load("protocol", protocol)

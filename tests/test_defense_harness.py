@@ -257,7 +257,7 @@ def test_the_truth_leaves_no_trace_in_what_is_described() -> None:
 
 def test_root_data_are_nobody_s_validation_data_and_no_mechanism_covers_them() -> None:
     setup = prepare(Scenario(defense="fltrust", malicious=0.2, **SMALL))
-    rows = torch.cat(setup.population.validation)
+    rows = torch.cat(list(setup.population.validation))
     root = setup.population.root
     assert len(root) == min(ROOT, (len(root) + len(rows)) // 2) > 0
     assert not bool(torch.isin(root, rows).any())

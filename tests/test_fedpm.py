@@ -38,10 +38,15 @@ def step(protocol: ScoreTraining, state: Belief, *aggregate: float, n: int) -> B
     return protocol.server_step(FLAT, state, torch.tensor(aggregate), n, Key(0))
 
 
+def masked_ones(protocol: ScoreTraining, score: Tensor, key: Key) -> Tensor:
+    """The mask of a layer: what it leaves of weights of 1."""
+    return protocol.masked({"fc1": torch.ones_like(score)}, {"fc1": score}, key)["fc1"]
+
+
 def slope(protocol: ScoreTraining, s: float) -> float:
     """d mask / d score."""
     score = torch.tensor([s], requires_grad=True)
-    (gradient,) = torch.autograd.grad(protocol.mask(score, Key(1)).sum(), score)
+    (gradient,) = torch.autograd.grad(masked_ones(protocol, score, Key(1)).sum(), score)
     return gradient.item()
 
 
@@ -61,7 +66,7 @@ def test_the_gradient_of_a_sample_is_theta_s_or_theta_times_it() -> None:
 
 def test_a_step_draws_each_bit_with_its_probability_and_a_new_key_draws_anew() -> None:
     score = torch.full((20_000,), math.log(0.3 / 0.7))
-    first, second = (FedPM().mask(score, Key(k)) for k in (1, 2))
+    first, second = (masked_ones(FedPM(), score, Key(k)) for k in (1, 2))
     assert set(first.tolist()) == {0.0, 1.0}
     assert float(first.mean()) == pytest.approx(0.3, abs=5 * math.sqrt(0.21 / 20_000))
     assert float((first * second).mean()) == pytest.approx(0.09, abs=0.012)  # independent
@@ -245,10 +250,10 @@ def test_a_settled_model_costs_less_than_a_bit_per_parameter() -> None:
 def test_fedmask_and_hidenseek_do_not_keep_a_score_of_zero() -> None:
     # A score of 0 is a probability of exactly 1/2 and is not kept.
     score = torch.tensor([0.0, 0.1, -0.1])
-    assert FedMask().mask(score, Key(0)).tolist() == [0.0, 1.0, 0.0]
+    assert masked_ones(FedMask(), score, Key(0)).tolist() == [0.0, 1.0, 0.0]
     assert FedMask().bits(FLAT, score.sigmoid(), Key(0)).tolist() == [False, True, False]
     assert slope(FedMask(), math.log(3)) == pytest.approx(3 / 16)
-    assert HideNSeek().mask(score, Key(0)).tolist() == [-1.0, 1.0, -1.0]
+    assert masked_ones(HideNSeek(), score, Key(0)).tolist() == [-1.0, 1.0, -1.0]
     assert slope(HideNSeek(), math.log(3)) == 1.0
 
 

@@ -217,7 +217,7 @@ WRONG_ATTACKS: list[tuple[str, Any, str]] = [
 
 
 def test_an_attack_that_goes_wrong_is_named_with_hook_round_and_client() -> None:
-    malicious = set(prepared().population.malicious.nonzero()[:, 0].tolist())
+    malicious = set(prepared().population.malicious.ids())
     for hook, method, problem in WRONG_ATTACKS:
         text = error_of(attack=attack(**{"craft": own, hook: method}))
         start = f"plug-in Hostile of {HERE}: {hook}"

@@ -184,6 +184,11 @@ def test_files_are_short_none_is_a_drawer_and_the_root_has_three(modules: list[M
     assert [name for name in NAMES if name.endswith(drawers)] == []
 
 
+def test_one_file_asks_what_kind_of_device_it_is(modules: list[Module]) -> None:
+    asks = re.compile(r"\.type\s*[!=]=\s*[\"']")
+    assert [m.name for m in modules if asks.search(m.text)] == ["fedbench/core/devices.py"]
+
+
 def dotted(node: ast.AST) -> str:
     """``torch.rand`` of the expression that reads so; what is no name is empty."""
     if isinstance(node, ast.Attribute):

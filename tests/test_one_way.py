@@ -176,10 +176,11 @@ def test_a_rule_cannot_compute_who_is_malicious_and_knows_clients_by_pseudonyms_
 def test_pseudonyms_say_nothing_of_malice() -> None:
     # Mean pseudonym of 8 of 20 clients, 40 runs: 9.5, standard error (35 / 8 * 12/19 / 40) ** .5.
     setups = [prepare(SMALL.model_copy(update={"seed": seed}), "cpu", "loop") for seed in range(40)]
-    means = [float(s.population.pseudonyms[s.population.malicious].double().mean()) for s in setups]
+    people = [setup.population for setup in setups]
+    means = [float(p.pseudonyms[p.malicious.ids()].double().mean()) for p in people]
     assert abs(sum(means) / 40 - 9.5) < 5 * 0.263
     numbers = torch.stack(
-        [torch.stack([s.population.pseudonyms.double(), torch.arange(20.0)]) for s in setups]
+        [torch.stack([p.pseudonyms[:].double(), torch.arange(20.0)]) for p in people]
     )
     correlation = torch.corrcoef(numbers.transpose(0, 1).reshape(2, -1))[0, 1]
     assert abs(float(correlation)) < 5 / 800**0.5

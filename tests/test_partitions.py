@@ -1,6 +1,7 @@
 """Partitions: every sample goes to one client, by the key, with the skew that was asked for."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -33,15 +34,15 @@ def balanced(each: int, classes: int = 10) -> Tensor:
     return torch.arange(each * classes) % classes
 
 
-def table(y: Tensor, parts: list[Tensor], classes: int = 10) -> Tensor:
+def table(y: Tensor, parts: Sequence[Tensor], classes: int = 10) -> Tensor:
     return torch.stack([y[part].bincount(minlength=classes) for part in parts])
 
 
-def complete(parts: list[Tensor], clients: int, samples: int) -> None:
+def complete(parts: Sequence[Tensor], clients: int, samples: int) -> None:
     """Every sample has exactly one client."""
     assert len(parts) == clients
     assert all(part.dtype == torch.int64 for part in parts)
-    assert torch.equal(torch.cat(parts).sort().values, torch.arange(samples))
+    assert torch.equal(torch.cat(list(parts)).sort().values, torch.arange(samples))
 
 
 @settings(max_examples=60, deadline=None)
@@ -64,7 +65,7 @@ def test_every_sample_goes_to_exactly_one_client(
 def test_iid_is_even_and_shuffled_and_shards_keep_the_order_of_a_label() -> None:
     parts = IID().split(balanced(1), 4, 10, Key(0))
     assert [len(part) for part in parts] == [3, 3, 2, 2]
-    assert torch.cat(parts).tolist() != list(range(10))
+    assert torch.cat(list(parts)).tolist() != list(range(10))
     y = torch.tensor([2, 0, 1, 0, 2, 1])
     # Sorted by label, ties in order: rows 1 3 | 2 5 | 0 4.
     parts_of_one = Shards(classes=1).split(y, 3, 3, Key(0))
@@ -191,7 +192,7 @@ def test_every_client_has_k_labels_or_none_more(c: int, k: int, classes: int, se
 def test_the_key_and_nothing_else_decides(partition: Partition) -> None:
     y = balanced(40)
     owner = torch.arange(400) % 20
-    parts: list[list[Tensor]] = []
+    parts: list[Sequence[Tensor]] = []
     for seed in (1, 1, 2):
         torch.manual_seed(len(parts))
         np.random.seed(len(parts))  # noqa: NPY002

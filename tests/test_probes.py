@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.core.rng import Key
+from fedbench.data.splits import replaced
 from fedbench.executors.training import Client
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
@@ -188,7 +189,7 @@ def test_candidates_that_are_out_never_enter_the_training_of_a_shadow(
         out, inside = (texts(base.population.data.floats(pool[rows])) for rows in (~row, row))
         assert not out & used
         assert inside <= used
-        assert run.population.sizes[victim] == len(pool) // 2
+        assert int(run.population.sizes([victim])) == len(pool) // 2
 
 
 def test_shadows_share_what_the_server_knows_and_nothing_that_clients_draw() -> None:
@@ -344,7 +345,7 @@ def test_the_simulated_update_of_the_truth_is_the_update(protocol: str) -> None:
     p, shared = setup.plugins.protocol, setup.shared
     state = RunState(p.init(shared))
     down = p.broadcast(shared, state.server, [0], Key(0))
-    setup.population.train[0] = rows[0]
+    setup = setup.with_population(train=replaced(setup.population.train, 0, rows[0]))
     client = setup.client(0, p.receive(shared, down), state.memories.get(0), 0)
     update = setup.executor.train([client])[0][0] - p.idle(shared, down)[0]
     simulate, soft = simulator(p, setup.executor, client, soft=False)

@@ -34,7 +34,12 @@ from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_cli
 CPU = Shared(NETWORK, 3, torch.device("cpu"))
 META = Shared(NETWORK, 3, torch.device("meta"))
 PROTOCOLS = registry.names("protocol")
-TRAINERS = ("fedavg:decay=0.5,anneal=cosine", "fedlaplace:decay=0.5", "fedpm:optimizer=sgd")
+TRAINERS = [  # one of all that train alike
+    "byz-dasha-page", "fedavg", "feddrop", "fedlaplace", "fedmask", "fedmog", "fedmrn", "fedmrns",
+    "fedpm", "fedprox", "fedsparse", "fedsparsify", "fsl", "hidenseek", "rosdhb", "topk-mask",
+    "worker-momentum", "fedavg:decay=0.5,anneal=cosine", "fedlaplace:decay=0.5", "decomfl:steps=2",
+    "fedkseed:k=8",
+]  # fmt: skip
 SCHEDULE = Schedule(1, 4)  # two steps for every client, the last one short
 MANY = Schedule(3, 2)  # 9 to 12 steps
 AUGMENT = CropFlip((-0.75,))
@@ -107,7 +112,9 @@ def found(
     engine = Padded(protocol, shared, SCHEDULE, augment=augment, play=watched)
     engine.__dict__["convolve"] = convolve
     clients = strangers(protocol, dataclasses.replace(CPU, network=network), 2, 6)
-    updates, _ = engine.train([moved(client, wrap) for client in clients])
+    there = [moved(client, wrap) for client in clients]
+    dataclasses.replace(engine, recorder=None).train(there)
+    updates, _ = engine.train(there)
     assert updates.device.type == "meta"
     return watched.moves + watched.makes
 
@@ -118,6 +125,40 @@ def test_a_launch_reads_no_number_and_moves_none() -> None:
     assert found(FedAvg(), DPSGD().wrap_grad) == []
     assert found(FedAvg(), convolve=matrices) == []
     assert found(FedAvg(), augment=AUGMENT) == []
+
+
+class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what computes something on the `meta` device, as another would launch it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        aliases = [a.alias_info for a in func._schema.arguments]
+        view = any(alias is not None and not alias.is_write for alias in aliases)
+        view = view or func is torch.ops.aten._unsafe_view.default
+        out = func(*args, **(kwargs or {}))
+        there = any(isinstance(x, Tensor) and x.is_meta for x in pytree.tree_leaves((args, out)))
+        self.count += there and not view
+        return out
+
+
+@pytest.mark.parametrize(("name", "most"), [("fedavg", 50), ("fsl", 102), ("fedpm", 150)])
+def test_a_local_step_has_no_more_kernels_than_it_had(name: str, most: int) -> None:
+    protocol = registry.load("protocol", name)
+    network = registry.load("model", "lenet").build((1, 28, 28), 10)
+    here, there = (dataclasses.replace(shared, network=network) for shared in (CPU, META))
+    counts = []
+    for samples in (8, 16):  # two steps, and four
+        clients = [moved(c, untouched) for c in strangers(protocol, here, 2, samples)]
+        engine = Padded(protocol, there, Schedule(1, 4))
+        engine.__dict__["convolve"] = torch.nn.functional.conv2d
+        engine.train(clients)
+        with Kernels() as kernels:
+            engine.train(clients)
+        counts.append(kernels.count)
+    assert (counts[1] - counts[0]) / 2 <= most
 
 
 @pytest.mark.edges("lenet5")

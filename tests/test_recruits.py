@@ -74,7 +74,7 @@ def honest_message(setup: Setup, server: Any, memory: Any, i: int, step: int) ->
 
 def which(setup: Setup, before: Any, view: AttackView, step: int) -> list[int]:
     """The clients whose honest messages these are, in their order."""
-    owned = setup.population.malicious.nonzero()[:, 0].tolist()
+    owned = setup.population.malicious.ids()
     server = before.server
     messages = {i: honest_message(setup, server, before.memories.get(i), i, step) for i in owned}
     assert view.recruits is not None

@@ -63,6 +63,7 @@ def test_a_run_says_what_its_record_says() -> None:
         "flags": ["odd"],
         "seconds": 5.0,
         "peak_memory_mib": 103.0,
+        "peak_device_memory_mib": None,
         "attack_seconds": 0.0,
         "file": record.file_name,
     }

@@ -1,6 +1,7 @@
 """Random numbers are the same in every order and on every device, and distributed as asked for."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, chi2
 from scipy.stats import skellam as exact
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedbench.api import Shared
 from fedbench.core import registry
-from fedbench.core.rng import Key, Secret, _gaussian_table, _siphash, _word
+from fedbench.core.rng import Key, Secret, _gaussian_table, _siphash, _word, coins, seeds_of
 from fedbench.protocols.secure_sums import Symmetric, _skellam, binomial, skellam
 from fedbench.testing import NETWORK
 
@@ -63,6 +65,45 @@ def test_a_vmapped_key_draws_what_each_client_draws_alone() -> None:
     assert torch.equal(stacked, alone)
 
 
+def test_branches_and_their_coins_are_those_of_each_client_alone() -> None:
+    keys = [Key(i) for i in range(4)]
+    names, sizes = ("conv", 7, "fc"), ((5,), (2, 3), (8,))
+    chances = [Key(9).fold(i).uniform(*size) for i, size in enumerate(sizes)]
+
+    def drawn(key: Key) -> tuple[torch.Tensor, ...]:
+        branches = key.fold("step", 2).branches(names)
+        return *coins(branches, chances), branches[1].fold("x").uniform(3)
+
+    stacked = torch.vmap(lambda seed: drawn(Key(seed)))(seeds_of(keys))
+    alone = zip(*map(drawn, keys), strict=True)
+    assert all(torch.equal(x, torch.stack(y)) for x, y in zip(stacked, alone, strict=True))
+    each = [key.fold("step", 2, "fc").coins(chances[2]) for key in keys]
+    assert torch.equal(stacked[2], torch.stack(each))
+
+
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts torch's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_key_that_nothing_is_drawn_from_is_not_hashed() -> None:
+    root = Key(torch.tensor(5))
+    with Operations() as operations:
+        key = root.fold("step", 3).fold("network").branches(["a", "b"])[1]
+    assert operations.count == 0
+    assert int(key.seed) % 2**64 == Key(5).fold("step", 3, "network", "b").seed
+    with Operations() as operations:
+        assert key.seed is key.seed  # hashed once
+    assert operations.count == 0
+
+
 def test_uniform_normal_and_signs_have_their_moments() -> None:
     # 10^6 draws: standard errors are .0003 and .001; five of them are allowed.
     u, z = Key(1).uniform(1_000_000), Key(2).normal(1_000_000)
@@ -71,7 +112,7 @@ def test_uniform_normal_and_signs_have_their_moments() -> None:
     assert abs(float(u.mean()) - 0.5) < 0.0015
     assert abs(float(z.mean())) < 0.005
     assert abs(float(z.var()) - 1) < 0.008
-    assert float(_gaussian_table().abs().max()) < 4.4
+    assert float(_gaussian_table(torch.device("cpu")).abs().max()) < 4.4
     signs = Key(4).signs(10_000)
     assert set(signs.tolist()) == {-1.0, 1.0}
     assert abs(float(signs.mean())) < 0.05

@@ -139,7 +139,7 @@ def test_malicious_clients_are_a_fixed_set_and_rounds_are_not_drawn_again() -> N
     # D17, D18: with half of the clients malicious, 6 of 20 must sometimes have a majority of them,
     # and counts must vary; who is malicious must not.
     setup = prepare(SMALL.model_copy(update={"malicious": 0.5}), "cpu")
-    owned = set(setup.population.malicious.nonzero()[:, 0].tolist())
+    owned = set(setup.population.malicious.ids())
     assert len(owned) == 10
     counts: Counter[int] = Counter()
     for step in range(300):
@@ -150,7 +150,7 @@ def test_malicious_clients_are_a_fixed_set_and_rounds_are_not_drawn_again() -> N
     _, played = rounds(setup, 2)
     for r in played:
         assert r.malicious == sum(i in owned for i in r.clients)
-    assert not torch.equal(setup.population.malicious, malicious_clients(20, 0.5, Key(99)))
+    assert owned != set(malicious_clients(20, 0.5, Key(99)).ids())
     keys = [setup.client(3, {}, None, step).key for step in (0, 1)]
     orders = [torch.cat(setup.executor.schedule.rows(30, key)).tolist() for key in keys]
     assert orders[0] != orders[1], "a client sees its data in another order in every round"
@@ -332,7 +332,7 @@ def test_an_attack_rewrites_its_own_rows_and_no_others() -> None:
     setup = with_attack(filled(7.0), malicious=0.4)
     run_state, (r,) = rounds(setup, 1)
     honest, _ = rounds(with_attack(Attack(), malicious=0.4), 1)
-    sizes = setup.population.sizes[r.clients]
+    sizes = setup.population.sizes(r.clients)
     share = sizes[setup.population.malicious[r.clients]].sum() / sizes.sum()
     # The attacked step is the honest one, with the malicious rows' share replaced by 7.
     moved = run_state.server - honest.server

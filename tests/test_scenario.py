@@ -98,7 +98,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"attack": "rank-reversal"}, "rank-reversal works on Rankings, TopRankings, but fedavg se"),
     ({"attack": "dyn-opt:direction=up"}, "--attack dyn-opt:direction=up: input should be 'std"),
     ({"protocol": "fedavg:lr=0"}, "FedAvg.lr must be > 0, got 0.0"),
-    ({"precision": "fp16"}, r"--precision: input should be 'fp32' or 'bf16'"),
+    ({"precision": "fp16"}, r"--precision: input should be 'fp32', 'tf32' or 'bf16'"),
 ]
 
 
@@ -300,6 +300,7 @@ def test_d15_the_score_is_the_last_look_and_ids_cover_every_field() -> None:
     changed |= {"sees": "messages", "adjacency": "zero-out", "server_checks": "none"}
     changed |= {"knowledge": "all", "data_seed": 7, "precision": "bf16", "split": "published"}
     changed |= {"augment": "crop-flip", "cohorts": "stratified"}
+    changed |= {"availability": "dropout:p=0.1"}
     ids = {resolve(SMALL).id()}
     for name in Scenario.model_fields:
         value = getattr(SMALL, name)

@@ -27,6 +27,7 @@ from round_phases import PHASES, Plan, Split, own_seconds, spans
 from torch.profiler import record_function
 from training_pairs import BERNOULLI, PLAIN, Cohort, cohort
 
+from fedbench.adversary.threat_model import MaliciousClients
 from fedbench.api import Attack
 from fedbench.core import registry
 from fedbench.core.blocks import hadamard
@@ -290,7 +291,7 @@ def test_what_a_phase_does_is_charged_to_it(phase: str) -> None:
     setup = round_phases.ready("fedavg", "micro", LITTLE, "cpu")
     plugins = dataclasses.replace(setup.plugins, **PLUGINS[phase])
     kind = marked(Loop, "train") if phase == "train" else Loop
-    malicious = torch.arange(5) == (2 if phase == "attack" else 9)
+    malicious = MaliciousClients.of(torch.arange(5) == (2 if phase == "attack" else 9))
     engine = kind(plugins.protocol, setup.shared, setup.executor.schedule)
     setup = dataclasses.replace(setup, plugins=plugins, executor=engine)
     setup = setup.with_population(malicious=malicious)
@@ -330,7 +331,9 @@ def test_who_trains_for_less_than_the_target_is_marked() -> None:
 def test_clients_hold_as_many_samples_as_the_plan_says() -> None:
     setup = round_phases.ready("fedavg", "micro", Plan(clients=3, samples=7), "cpu")
     population = setup.population
-    assert [len(part) for part in population.train] == population.sizes.tolist() == [7, 7, 7]
+    assert (
+        [len(part) for part in population.train] == population.sizes(range(3)).tolist() == [7, 7, 7]
+    )
     assert population.data.image == (1, 28, 28)
     assert round_phases.pool("conv8", 4).image == (3, 32, 32)
     with pytest.raises(ConfigError, match="rank-reversal"):

@@ -1,5 +1,6 @@
 """Splits: clients train on what they shall train on, and nothing that tests is ever trained on."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from fedbench.data.datasets import Data
 from fedbench.data.splits import split_client, take_root
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.evaluation import deployed, evaluate
-from fedbench.experiment.prepare import populate, prepare
+from fedbench.experiment.population import Population, populate
+from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import parse
 from fedbench.experiment.scenario import Scenario
-from fedbench.experiment.setup import Population
 from fedbench.results.query import Query
 from fedbench.results.summary import rows
 from fedbench.run import begin, play_round
@@ -54,8 +55,8 @@ def peopled(data: Data, **fields: Any) -> Population:
     return populate(resolution, data, Secret.of(resolution.scenario.seed, "run"))
 
 
-def joined(parts: list[Tensor]) -> list[int]:
-    return sorted(torch.cat(parts).tolist())
+def joined(parts: Sequence[Tensor]) -> list[int]:
+    return sorted(torch.cat(list(parts)).tolist())
 
 
 @pytest.mark.parametrize(
@@ -114,8 +115,7 @@ def test_published_test_images_are_in_nobody_s_training_or_root_data(
         assert joined([*people.train, people.root]) == list(range(TRAINED))
         assert len(people.root) == (100 if defense == "fltrust" else 0)
         assert joined(people.validation) == joined(people.test) == []
-        assert people.sizes.tolist() == [len(part) for part in people.train]
-        assert min(people.sizes) >= 1
+        assert min(map(len, people.train)) >= 1
 
 
 def test_without_the_published_split_every_sample_is_dealt_and_benign_clients_are_judged() -> None:
@@ -124,7 +124,7 @@ def test_without_the_published_split_every_sample_is_dealt_and_benign_clients_ar
         assert people.published is None
         everything = [*people.train, *people.validation, *people.test, people.root]
         assert joined(everything) == list(range(TRAINED + TESTED))
-        benign = [part for part, bad in zip(people.test, people.malicious, strict=True) if not bad]
+        benign = [part for i, part in enumerate(people.test) if not people.malicious[i]]
         assert len(benign) == 6
         assert all(map(torch.equal, people.judged, benign))
         # 45 samples each: 4.5 and 9; root data are half of all validation, or 100 of training data
@@ -150,7 +150,7 @@ def test_a_split_that_is_not_published_is_that_of_the_pool_whatever_was_publishe
 def test_root_data_leave_a_sample_to_every_client_that_trains() -> None:
     people = peopled(numbered(), split="published", defense="fltrust", partition="iid", clients=200)
     assert len(people.root) == 50  # half of what those with two samples can spare
-    assert min(people.sizes) == 1
+    assert min(map(len, people.train)) == 1
     parts = [torch.tensor([1]), torch.tensor([2]), torch.arange(10, 20)]
     root, rest = take_root(parts, Key(0), left=1)
     assert len(root) == 4  # half of the nine that can be spared

@@ -20,7 +20,7 @@ from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Stacked
 from fedbench.models.network import ConvNet, Step, saved_bytes
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.protocols.fsl import FSL, mask_rows, mask_without_asking, top_mask
+from fedbench.protocols.fsl import FSL, mask_rows, mask_without_asking, top_masked
 from fedbench.protocols.optimizers import SGD, Adam, Adamax, Optimizer
 from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients, in_float64
 
@@ -117,13 +117,13 @@ def test_labels_of_an_attack_are_looked_at_before_it_trains() -> None:
 def test_the_mask_is_the_end_of_a_stable_sort_and_its_gradient_goes_straight_through() -> None:
     scores = torch.tensor([0.4, -0.1, 0.2, 0.3], requires_grad=True)
     weights = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    (top_mask(scores, 2) * weights).sum().backward()  # type: ignore[no-untyped-call]
+    top_masked(weights, scores, 2).sum().backward()  # type: ignore[no-untyped-call]
     assert scores.grad is not None
     assert scores.grad.tolist() == weights.tolist()  # also for edges outside of the subnetwork
     rows = (Key(1).uniform(20, 15) * 4).floor()  # many ties
     for best in (1, 7, 15):
         order = torch.sort(rows, dim=1, stable=True).indices[:, 15 - best :]
-        expected = torch.zeros_like(rows).scatter_(1, order, 1.0)
+        expected = torch.zeros_like(rows).scatter_(1, order, 1.0) > 0
         assert torch.equal(mask_rows(rows, best), expected)
         assert torch.equal(mask_without_asking(rows, best), expected)
 

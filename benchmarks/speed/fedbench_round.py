@@ -91,7 +91,6 @@ def prepared(
     schedule = Schedule(1, size.batch)
     dealt = setup.with_population(
         train=list(torch.split(torch.arange(len(data), device=shared.device), size.samples)),
-        sizes=torch.full((size.clients,), size.samples, dtype=torch.float64),
     )
     return dataclasses.replace(
         dealt,

@@ -113,7 +113,7 @@ def ready(
     data = pool(model, plan.clients * (2 * plan.samples + 4))  # 7 of 10 are for training
     setup = prepare(scenario, device, engine, data=data)
     train = [part[: plan.samples] for part in setup.population.train]
-    return setup.with_population(train=train, sizes=torch.tensor(list(map(len, train))))
+    return setup.with_population(train=train)
 
 
 def spans(work: Callable[[], object]) -> list[Span]:

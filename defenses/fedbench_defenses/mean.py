@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
+from fedbench.core.copies import sent
 from fedbench.core.tiling import column_sums, tiles
 from fedbench.payload import Payload
 
@@ -49,7 +50,7 @@ class Mean(Defense[None]):
         weights = view.weights
         if bool((weights == weights[0]).all()):
             return exact_mean(x), None
-        share = (weights / weights.sum()).to(x.device)
+        share = sent(weights / weights.sum(), x.device)
         if x.is_floating_point():
             return share.to(x) @ x, None
         return share @ x.to(torch.float64), None

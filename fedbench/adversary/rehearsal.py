@@ -63,12 +63,13 @@ def rehearsal(
         return torch.cat(batches).nan_to_num(nan=UNBOUNDED, posinf=UNBOUNDED)
 
     def gradients(tree: Tree, x: Tensor, y: Tensor, draw: int) -> Tensor:
-        leaves = {name: leaf.detach().requires_grad_() for name, leaf in tree.items()}
+        leaves = {name: leaf.detach().requires_grad_(name in shapes) for name, leaf in tree.items()}
         key = secret.key("gradient", draw)
         with torch.enable_grad():
             loss, _ = own.loss(leaves, own.frozen, laid_out(x), y, key)
-        parts = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-        return layout.flatten(dict(zip(leaves, parts, strict=True)))
+        trained = [leaves[name] for name in layout.names]
+        parts = torch.autograd.grad(loss, trained, materialize_grads=True)
+        return layout.flatten(dict(zip(layout.names, parts, strict=True)))
 
     def pixels(tree: Tree, x: Tensor, y: Tensor, draw: int) -> Tensor:
         leaves = {name: leaf.detach() for name, leaf in tree.items()}

@@ -19,6 +19,8 @@ from fedbench.api import Defense, Memory, Protocol, ServerView, Shared, Traits, 
 from fedbench.api.attack import TIERS, Attack, AttackView, Knowledge, Local, Oracle, Rehearsal
 from fedbench.api.hooks import Note
 from fedbench.core.blame import Hook, shown
+from fedbench.core.copies import sent
+from fedbench.core.permutations import Listed, Permutation, permutation
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
 from fedbench.executors.training import Client, Executor
@@ -30,15 +32,49 @@ AdversaryMemory = dict[int, Any]
 COLLUDERS = -1
 
 
-def malicious_clients(clients: int, fraction: float, key: Key) -> Tensor:
-    """``(clients,)`` bool with ``round(fraction * clients)`` of them, drawn once for the run.
+@dataclass(frozen=True, eq=False)
+class MaliciousClients:
+    """The ``count`` of ``N`` clients that the adversary owns: the first ones of a permutation.
 
-    >>> int(malicious_clients(50, 0.2, Key(0)).sum())
+    They are numbered from 0. Up to `LISTED` clients numbers are in the order of the ids; more
+    clients are never listed, and numbers are in an order of the key's.
+    """
+
+    order: Permutation
+    count: int
+
+    @classmethod
+    def of(cls, mask: Tensor) -> "MaliciousClients":
+        """Return those for whom ``mask (N,)`` is True."""
+        return cls(Listed((~mask).long().argsort(stable=True)), int(mask.sum()))
+
+    def __getitem__(self, ids: Sequence[int] | Tensor | int) -> Tensor:
+        """Tell which clients are malicious, bool of the shape of ``ids``."""
+        return self.order.places(torch.as_tensor(ids, dtype=torch.int64)) < self.count
+
+    def numbers(self, ids: Sequence[int]) -> list[int]:
+        """Return the numbers of malicious clients."""
+        return self.order.places(ids).tolist()
+
+    def ids(self, numbers: Tensor | None = None) -> list[int]:
+        """Return the clients with these numbers, in the order of their ids; by default all."""
+        numbers = torch.arange(self.count) if numbers is None else numbers
+        return sorted(self.order[numbers].tolist())
+
+
+def malicious_clients(clients: int, fraction: float, key: Key) -> MaliciousClients:
+    """Draw ``round(fraction * clients)`` malicious clients, once for the run.
+
+    >>> malicious_clients(50, 0.2, Key(0)).count
     10
     """
+    count = round(fraction * clients)
+    order = permutation(key, clients)
+    if not isinstance(order, Listed):
+        return MaliciousClients(order, count)
     mask = torch.zeros(clients, dtype=torch.bool)
-    mask[key.permutation(clients)[: round(fraction * clients)]] = True
-    return mask
+    mask[order[:count]] = True
+    return MaliciousClients.of(mask)
 
 
 Codec = Callable[[Tensor], Payload]
@@ -160,7 +196,7 @@ def train(
     `PluginError` if it raised, or returned no images, labels or gradients of that form.
     """
     if not attack.trains:
-        return updates[owned.rows.to(updates.device)]
+        return updates[sent(owned.rows, updates.device)]
     poisoned = []
     network = executor.shared.network
     for i, number, row in zip(owned.ids, owned.numbers, owned.rows.tolist(), strict=True):

@@ -14,6 +14,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -114,20 +115,55 @@ def on_aggregate(
 
 def split(
     partition: object, y: Tensor, clients: int, classes: int, key: Any, owner: Tensor | None
-) -> list[Tensor]:
-    """Call `Partition.split` and require for every client rows of the pool, int64."""
+) -> Sequence[Tensor]:
+    """Call `Partition.split` and require for every client rows of the pool, int64.
+
+    Rows of a list must have one client. The parts of another sequence are checked when they are
+    read.
+    """
     hook = Hook(partition, "split")
-    parts: list[Tensor] = hook.returned(list, y, clients, classes, key, owner)
+    parts: Sequence[Tensor] = hook.returned(Sequence, y, clients, classes, key, owner)
     hook.must(len(parts) == clients, f"{clients} parts", parts)
+    if not isinstance(parts, list):
+        return _Rows(hook, parts, len(y))
     for part in parts:
-        good = isinstance(part, Tensor) and part.ndim == 1 and part.dtype == torch.int64
-        hook.must(good, "parts (N,) of int64", part)
+        _must_be_indices(hook, part)
     rows = torch.cat(parts).cpu()
-    good = len(rows) > 0 and int(rows.min()) >= 0 and int(rows.max()) < len(y)
-    hook.must(good, f"rows from 0 to {len(y) - 1}", "others")
+    _must_be_rows(hook, rows, len(y))
     often = torch.bincount(rows)
     hook.must(int(often.max()) == 1, "each row once", f"one {int(often.max())} times")
     return parts
+
+
+def _must_be_indices(hook: Hook, part: object) -> None:
+    good = isinstance(part, Tensor) and part.ndim == 1 and part.dtype == torch.int64
+    hook.must(good, "parts (N,) of int64", part)
+
+
+def _must_be_rows(hook: Hook, rows: Tensor, samples: int) -> None:
+    good = len(rows) > 0 and int(rows.min()) >= 0 and int(rows.max()) < samples
+    hook.must(good, f"rows from 0 to {samples - 1}", "others")
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows(Sequence[Tensor]):
+    """Parts that a partition makes when they are read, each checked then."""
+
+    hook: Hook
+    parts: Sequence[Tensor]
+    samples: int
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __getitem__(self, i: Any) -> Any:
+        if not 0 <= i < len(self.parts):
+            raise IndexError(i)
+        with self.hook:
+            part = self.parts[i]
+        _must_be_indices(self.hook, part)
+        _must_be_rows(self.hook, part, self.samples)
+        return part
 
 
 def poison(

@@ -22,6 +22,7 @@ Grad = Callable[[Tree, Tensor, Tensor, Key], Tree]  # (trained tree, x, y, key) 
 # The same and the slope of a loss in the features (B, p) -> gradient of that loss.
 Pull = Callable[[Tree, Tensor, Tensor, Key, Tensor], Tree]
 Alphabets = tuple[type[Payload], ...]
+Loss = Callable[[Tree, Tensor, Tensor, Key], Tensor]  # like `Grad`, the mean loss of the batch
 Accuracy = Callable[[Tree | list[Tree]], float]  # of a model, or of an ensemble
 Variants = dict[str, dict[str, Any]]  # parameters that each value of ``as=`` stands for
 
@@ -90,8 +91,9 @@ class Batches(Sequence[tuple[Tensor, Tensor]]):
             key: The client's; step ``i`` draws from ``key.fold("step", i)``.
         """
         carried = start
+        keys = key.fold("step").branches(range(len(self)))
         for number, (x, y) in enumerate(self):
-            now = LocalStep(x, y, key.fold("step", number), number, len(self))
+            now = LocalStep(x, y, keys[number], number, len(self))
             carried = step(carried, now)
         return carried
 
@@ -136,6 +138,8 @@ class Gradient:
         batch_size: Number of samples of a step, on average where they are drawn by coins.
         features: What the network's last layer gets of a batch, ``(B, p)``.
         pull: Gradient of a loss whose slope in these features is given.
+        loss: Mean loss over the batch, without a graph, for protocols that take no gradient. A
+            gradient that a mechanism or an attack has wrapped has no loss: see `ZerothOrder`.
     """
 
     batch: Grad
@@ -143,6 +147,7 @@ class Gradient:
     batch_size: int
     features: Callable[[Tree, Tensor, Tensor, Key], Tensor] | None = None
     pull: Pull | None = None
+    loss: Loss | None = None
 
     def __call__(self, tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
         """Return the gradient of the mean over the batch."""
@@ -171,7 +176,7 @@ class Protocol(ABC, Generic[State]):
     sends: ClassVar[type[Payload]]
     default_defense: ClassVar[str] = "mean"  # the mean of votes, then `server_step`, is the vote
     statistics: ClassVar[bool] = True  # can its messages carry those of batch normalisation?
-    space: ClassVar[Literal["weights", "probabilities", "scores"]] = "weights"
+    space: ClassVar[Literal["weights", "probabilities", "scores", "scalars"]] = "weights"
     # How `message` is made of the ``updates``; a subclass that overrides it says so again.
     message_is: ClassVar[Literal["sample", "sign", "other"]] = "other"
     # Name in a client's memory of the row of `values` that the server last had from it: both ends
@@ -232,6 +237,13 @@ class Protocol(ABC, Generic[State]):
     @abstractmethod
     def broadcast(self, shared: Shared, state: State, clients: Sequence[int], key: Key) -> Payload:
         """Return the server's message: one row for all clients, or one per client."""
+
+    def heard(self, state: State, clients: Sequence[int]) -> State:
+        """Return the state of a server whose last `broadcast` has reached these clients.
+
+        For servers that send a client what it missed. Most remember nothing of it.
+        """
+        return state
 
     @abstractmethod
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:

@@ -254,6 +254,8 @@ def ready(scenario: Scenario) -> Setup:
             f"--mechanism {scenario.mechanism.partition(':')[0]} covers an {mechanism.unit}, of "
             "which a canary client says nothing; use --method mechanism"
         )
+    comes = scenario.availability
+    require("--availability", comes, comes == "none", "none, for canaries are there in every round")
     asked = scenario.adjacency
     require("--adjacency", asked, asked is None or asked in ADJACENCIES, " or ".join(ADJACENCIES))
     refused: NoTheorem | None = None

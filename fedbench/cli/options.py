@@ -26,7 +26,7 @@ PANELS = {  # where `--help` shows a field of a scenario
     "Data and model": ("dataset", "model", "partition", "split", "data_seed"),
     CLIENTS: (
         *("clients", "per_round", "rounds", "epochs", "batch_size", "augment", "precision"),
-        *("malicious", "cohorts", "declared", "server_checks", "defense_draw"),
+        *("malicious", "cohorts", "availability", "declared", "server_checks", "defense_draw"),
     ),
     "What the adversary may do": ("knowledge", "attack_from", "attack_until", "attack_every"),
     PRIVACY: ("delta", "adjacency", "sampling", "sees"),
@@ -103,13 +103,13 @@ def explained(command: Command) -> Command:
     return command
 
 
-Device = Annotated[str, option("Device to train on: auto, cpu or cuda.")]
+Device = Annotated[str, option("Device to train on: auto, cpu, cuda, or a backend of torch.")]
 Executor = Annotated[
     str, option("How clients are trained: auto, loop, stacked, padded or recorded.")
 ]
 Chunk = Annotated[int, option("Clients that a stacked launch trains; fewer need less memory.")]
 Workers = Annotated[
-    int, option("Runs at the same time; 0 is one per GPU, or one per --threads cores.")
+    int, option("Runs at the same time; 0 is up to 4 per GPU, or one per --threads cores.")
 ]
 Threads = Annotated[int, option("Threads of torch in each process, on a CPU.")]
 RunTimeout = Annotated[float, option("Seconds after which a run is ended and counts as failed.")]

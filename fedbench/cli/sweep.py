@@ -11,7 +11,6 @@ from rich.console import Console
 from fedbench.cli import options as opt
 from fedbench.cli.terminal import duration, end, status, watcher
 from fedbench.core.canonical import enter
-from fedbench.core.choices import DEVICES
 from fedbench.core.errors import ConfigError, require
 from fedbench.tables.numbers import counted
 from fedbench.tables.report import skipped_lines
@@ -72,6 +71,7 @@ def sweep(
         enter()
     with status() as say:  # torch alone takes seconds
         say("reading plug-ins")
+        from fedbench.core.devices import require_device_name
         from fedbench.executors.factory import require_known
     from fedbench.results.store import Store
     from fedbench.sweeps.drive import Sweep
@@ -81,7 +81,7 @@ def sweep(
     from fedbench.tracking.trackers import require_trackers, tracking
 
     opt.chosen("--engine", engine, ("local", "ray"))
-    opt.chosen("--device", device, DEVICES)
+    require_device_name(device)
     require_known(executor)
     require_trackers(track or ())
     require("--gpus-per-run", gpus_per_run, gpus_per_run >= 0, ">= 0")

@@ -88,10 +88,10 @@ def _keys(seeds: Tensor) -> list[Key]:
     return [Key(seed % 2**64) for seed in seeds[:, 0].tolist()]
 
 
-def signs(seeds: Tensor, d: int) -> Tensor:
+def signs(seeds: Tensor, d: int, device: torch.device | str = "cpu") -> Tensor:
     """``(n, d)`` of -1 and +1 from ``seeds (n, 1)`` int64: the diagonal of each client's matrix."""
-    rows = [key.flips(d, device=seeds.device) for key in _keys(seeds)]
-    return torch.stack(rows) if rows else torch.zeros(0, d, device=seeds.device)
+    rows = [key.flips(d, device=device) for key in _keys(seeds)]
+    return torch.stack(rows) if rows else torch.zeros(0, d, device=device)
 
 
 def offsets(seeds: Tensor, d: int) -> list[int]:
@@ -110,14 +110,16 @@ def rotate(x: Tensor, seeds: Tensor, sizes: tuple[int, ...]) -> Tensor:
     rotation: a block is close to Gaussian where many of its coordinates carry its norm.
     """
     d = x.shape[1]
+    seeds = seeds.cpu()  # read once
     shifted = _shifted(x, [-offset for offset in offsets(seeds, d)])
-    return _transformed(shifted * signs(seeds, d).to(x), sizes)
+    return _transformed(shifted * signs(seeds, d, x.device).to(x), sizes)
 
 
 def unrotate(y: Tensor, seeds: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """``R^-1 y (n, d)``, the inverse of `rotate`."""
     d = y.shape[1]
-    return _shifted(_transformed(y, sizes) * signs(seeds, d).to(y), offsets(seeds, d))
+    seeds = seeds.cpu()  # read once
+    return _shifted(_transformed(y, sizes) * signs(seeds, d, y.device).to(y), offsets(seeds, d))
 
 
 def _transformed(x: Tensor, sizes: tuple[int, ...]) -> Tensor:

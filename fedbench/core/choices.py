@@ -9,6 +9,6 @@ Cohorts = Literal["random", "stratified"]
 Sees = Literal["messages", "sum", "hidden-sum", "model"]
 SUMS = ("sum", "hidden-sum")  # observations behind a secure aggregation
 Adjacency = Literal["replace-one", "zero-out", "add-remove"]
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "tf32", "bf16"]
 Checks = Literal["none", "finite", "range"]
 DEVICES = ("auto", "cpu", "cuda", "mps")  # of a command, not of a scenario; mps is refused

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbench.core.devices import accelerated
 from fedbench.core.tiling import WIDEST, row_sums
 
 _TILE = 1 << 13  # columns at once: n rows of them stay in cache
@@ -69,7 +70,7 @@ def _network(x: Tensor, ranks: range) -> Tensor:
 def sorted_tile(x: Tensor, ranks: range) -> Tensor:
     """These rows of `sorted_rows` of a few columns ``(n, t)``; may lie transposed in memory."""
     rows = slice(ranks.start, ranks.stop)
-    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64, torch.int32):
+    if accelerated(x.device) or x.dtype not in (torch.float32, torch.float64, torch.int32):
         return x.sort(dim=0).values[rows]
     if len(x) > _ROWS:
         columns = x.T.clone(memory_format=torch.contiguous_format)
@@ -89,7 +90,7 @@ def by_tiles(
     """
     out = torch.empty(0)
     start = 0
-    for tile in torch.split(x, _TILE if x.device.type == "cpu" else WIDEST, dim=1):
+    for tile in torch.split(x, WIDEST if accelerated(x.device) else _TILE, dim=1):
         tile = tile if rows is None else tile[rows]
         part = f(sorted_tile(tile, range(len(tile)) if ranks is None else ranks))
         if not start:  # all of it at once: parts kept between tiles would leave holes in memory
@@ -105,7 +106,7 @@ def sorted_rows(x: Tensor, ranks: range | None = None) -> Tensor:
     On a CPU in tiles, by a sorting network or NumPy's vectorized sort; elsewhere by torch's.
     """
     ranks = range(len(x)) if ranks is None else ranks
-    if x.device.type != "cpu":
+    if accelerated(x.device):
         return x.sort(dim=0).values[ranks.start : ranks.stop]
     out = x.new_empty(len(ranks), x.shape[1])
     for start in range(0, x.shape[1], _TILE):
@@ -125,7 +126,7 @@ def largest(x: Tensor, count: int) -> Tensor:
     if not count:
         return torch.zeros(x.shape, dtype=torch.bool, device=x.device)
     x = x.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    if len(x) and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
+    if len(x) and not accelerated(x.device) and x.dtype in (torch.float32, torch.float64):
         at = x.shape[1] - count  # NumPy's partition, row by row, is faster than topk
         last = torch.from_numpy(np.stack([np.partition(row, at)[at] for row in x.numpy()]))[:, None]
     else:

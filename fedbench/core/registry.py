@@ -337,8 +337,6 @@ def load(kind: str, text: str) -> Any:
     ``as=...`` names one of its `variants`. `ConfigError` for no such plug-in
     (`UnknownPluginError`), parameter or value.
     """
-    from pydantic import TypeAdapter, ValidationError
-
     if kind == "defense" and len(parts := links(text)) > 1:
         named = [part.partition(":")[0] for part in parts]
         if len(set(named)) < len(named):
@@ -355,7 +353,16 @@ def load(kind: str, text: str) -> Any:
     if not isinstance(held, type):
         require(f"--{kind} {name}", params, not params, "without parameters, as one object is")
         return held
-    params = expanded(kind, name, params)
+    return made(kind, name, cls, expanded(kind, name, params))
+
+
+def made(kind: str, name: str, cls: type[Any], params: Mapping[str, str]) -> Any:
+    """Make an object of a class from its parameters as they were typed, for ``--kind name``.
+
+    `ConfigError` for a parameter or a value that does not exist.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
     making = Hook(cls, "__init__")
     with making:
         hints = get_type_hints(cls)

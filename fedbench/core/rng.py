@@ -4,6 +4,8 @@ A `Key` names a stream by folding words and integers into 64 bits; draw ``i`` of
 function of ``(key, i)`` alone, computed in exact integer arithmetic: by NumPy on a CPU, by torch on
 an accelerator and under ``vmap``, where a key holds one seed per client.
 
+Such a key is hashed only when something is drawn, and several at once where they are `branches`.
+
 Folding can be undone, so it is for names inside one plug-in. Every key that a plug-in gets comes
 from a `Secret`, one way: it leads neither back to the run nor to another plug-in's draws.
 """
@@ -11,15 +13,18 @@ from a `Secret`, one way: it leads neither back to the run nor to another plug-i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from fedbench.core.copies import sent
+from fedbench.core.devices import accelerated
 
 _GAMMA = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio, made odd
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -48,13 +53,14 @@ def _mix_numpy(z: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> None:
 
 def _shift_right(z: Tensor, shift: int) -> Tensor:
     """Shift int64 logically: torch's own shift repeats the sign bit."""
-    return (z >> shift) & ((1 << (64 - shift)) - 1)
+    return (z >> shift).bitwise_and_((1 << (64 - shift)) - 1)
 
 
 def _mix_torch(z: Tensor) -> Tensor:
-    for shift, factor in _MIX:
-        z = (z ^ _shift_right(z, shift)) * _signed(factor)
-    return z ^ _shift_right(z, 31)
+    (first, factor), (second, other) = _MIX
+    z = (z ^ _shift_right(z, first)).mul_(_signed(factor))  # from here on a tensor of its own
+    z = z.bitwise_xor_(_shift_right(z, second)).mul_(_signed(other))
+    return z.bitwise_xor_(_shift_right(z, 31))
 
 
 def _rotate(x: int | Tensor, bits: int) -> int | Tensor:
@@ -107,11 +113,32 @@ def _word(name: str | int) -> int:
     return int.from_bytes(blake2b(repr(name).encode(), digest_size=8).digest(), "little")
 
 
+@lru_cache(maxsize=64)
+def _words(names: tuple[str | int, ...], device: torch.device) -> Tensor:
+    """``(len(names),)`` int64 on the device: the hash of each name."""
+    words = np.array([_word(name) for name in names], dtype=np.uint64).view(np.int64)
+    return sent(torch.from_numpy(words), device)
+
+
+@lru_cache(maxsize=8)
+def _counters(counts: tuple[int, ...], device: torch.device) -> Tensor:
+    """Sums that the draws of streams of these lengths add to their seeds, one after the other."""
+    counters = np.concatenate([np.arange(1, count + 1, dtype=np.uint64) for count in counts])
+    counters *= np.uint64(_GAMMA)
+    return sent(torch.from_numpy(counters.view(np.int64)), device)
+
+
 @cache
-def _gaussian_table() -> Tensor:
+def _gaussian_table(device: torch.device) -> Tensor:
     from scipy.special import ndtri
 
-    return torch.from_numpy(ndtri((np.arange(1 << 16) + 0.5) / (1 << 16)).astype(np.float32))
+    table = ndtri((np.arange(1 << 16) + 0.5) / (1 << 16)).astype(np.float32)
+    return sent(torch.from_numpy(table), device)
+
+
+def _folded(seed: Tensor, word: int | Tensor) -> Tensor:
+    """Fold one word into a seed, or each of several words."""
+    return _mix_torch(_mix_torch(seed + _signed(_GAMMA)) ^ word)
 
 
 @dataclass(frozen=True)
@@ -153,29 +180,49 @@ class Key:
 
     seed: int | Tensor  # 64 bits; an int64 tensor with no dimensions under ``vmap``
 
+    @property
+    def stacked(self) -> bool:
+        """True if it holds a tensor, as under ``vmap``: one seed per client."""
+        return isinstance(self.seed, Tensor)
+
     def fold(self, *names: str | int) -> Key:
         """Return the stream named by this one and ``names``, in order; it leads back to this one.
 
         >>> Key(0).fold("noise", 3).seed == Key(0).fold("noise").fold(3).seed
         True
         """
+        if self.stacked:
+            return _FoldedKey(partial(self._hashed, names))
         seed = self.seed
+        assert isinstance(seed, int)
         for name in names:
-            word = _word(name)
-            if isinstance(seed, Tensor):
-                seed = _mix_torch(_mix_torch(seed + _signed(_GAMMA)) ^ _signed(word))
-            else:
-                seed = _mix_int(_mix_int((seed + _GAMMA) & _MASK) ^ word)
+            seed = _mix_int(_mix_int((seed + _GAMMA) & _MASK) ^ _word(name))
         return Key(seed)
 
-    def numbered(self, count: int, device: torch.device | str = "cpu") -> Tensor:
-        """Return the seeds of ``fold(0)`` to ``fold(count - 1)``, ``(count,)`` int64.
+    def _hashed(self, names: Sequence[str | int]) -> Tensor:
+        """Return the seed of `fold`, of a key that holds a tensor."""
+        seed = self.seed
+        assert isinstance(seed, Tensor)
+        for name in names:
+            seed = _folded(seed, _signed(_word(name)))
+        return seed
 
-        >>> int(Key(7).numbered(3)[2]) == int(Key(7).fold(2).tensor())
-        True
+    def branches(self, names: Sequence[str | int]) -> list[Key]:
+        """Return the streams ``fold(name)``; under ``vmap`` they are hashed in one pass.
+
+        >>> [key.seed == Key(0).fold(i).seed for i, key in enumerate(Key(0).branches(range(2)))]
+        [True, True]
         """
-        words = torch.tensor([_signed(_word(i)) for i in range(count)], device=device)
-        return _mix_torch(_mix_torch(self.tensor(device) + _signed(_GAMMA)) ^ words)
+        if not self.stacked:
+            return [self.fold(name) for name in names]
+
+        @cache
+        def seeds() -> tuple[Tensor, ...]:
+            seed = self.seed
+            assert isinstance(seed, Tensor)
+            return _folded(seed, _words(tuple(names), seed.device)).unbind()
+
+        return [_FoldedKey(partial(_entry, seeds, i)) for i in range(len(names))]
 
     def public(self, *names: str | int) -> Key:
         """Return a stream whose seed may travel: it does not lead back to this key as `fold` does.
@@ -188,11 +235,11 @@ class Key:
         """The seed as an int64 tensor without dimensions, to be stacked over clients."""
         if isinstance(self.seed, Tensor):
             return self.seed.to(device)
-        return torch.tensor(_signed(self.seed), dtype=torch.int64, device=device)
+        return torch.full((), _signed(self.seed), dtype=torch.int64, device=device)
 
     def bits(self, count: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw ``(count,)`` int64 whose 64 bits are uniform."""
-        if isinstance(self.seed, int) and torch.device(device).type == "cpu":
+        if isinstance(self.seed, int) and not accelerated(torch.device(device)):
             out = np.empty(count, dtype=np.uint64)
             for start in range(0, count, _BLOCK):
                 stop = min(start + _BLOCK, count)
@@ -202,8 +249,11 @@ class Key:
                 _mix_numpy(z)
                 out[start:stop] = z
             return torch.from_numpy(out.view(np.int64))
+        if isinstance(self.seed, Tensor):
+            seed = self.seed.to(device)
+            return _mix_torch(_counters((count,), seed.device) + seed)
         counter = torch.arange(1, count + 1, dtype=torch.int64, device=device)
-        return _mix_torch(counter * _signed(_GAMMA) + self.tensor(device))
+        return _mix_torch(counter.mul_(_signed(_GAMMA)).add_(_signed(self.seed)))
 
     def uniform(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw float32 in [0, 1), multiples of 2**-24: exact, so equal on every device."""
@@ -221,12 +271,10 @@ class Key:
         """Draw integers in [0, 2**16) as float32, four from each 64-bit draw."""
         count = math.prod(shape)
         words = self.bits(-(-count // 4), device)
-        if isinstance(self.seed, int) and words.device.type == "cpu":
-            parts = words.numpy().view("<u2")[:count].astype(np.float32)
+        if isinstance(self.seed, int) and not accelerated(words.device):
+            parts = words.numpy().view(np.uint16)[:count].astype(np.float32)
             return torch.from_numpy(parts).reshape(shape)
-        shifts = torch.arange(0, 64, 16, device=device)
-        draws = ((words[:, None] >> shifts) & 0xFFFF).reshape(-1)[:count]
-        return draws.to(torch.float32).reshape(shape)
+        return words.view(torch.uint16)[:count].to(torch.float32).reshape(shape)
 
     def coins(self, p: Tensor) -> Tensor:
         """Draw a bool of the shape of ``p``: True with probability ``p``, rounded up to 2**-16.
@@ -234,7 +282,7 @@ class Key:
         The cheapest Bernoulli sample, for masks that are drawn in every training step.
         """
         draws = self.shorts(*p.shape, device=p.device)
-        if isinstance(self.seed, int) and p.device.type == "cpu":  # NumPy compares faster
+        if isinstance(self.seed, int) and not accelerated(p.device):  # NumPy compares faster
             return torch.from_numpy(draws.numpy() < p.detach().numpy() * np.float32(65536))
         return draws < p * 65536
 
@@ -250,7 +298,7 @@ class Key:
     def flips(self, count: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw ``(count,)`` float32 in {-1, +1} like `signs`, 64 from each 64-bit draw."""
         words = self.bits(-(-count // 64), device)
-        if isinstance(self.seed, int) and words.device.type == "cpu":
+        if isinstance(self.seed, int) and not accelerated(words.device):
             data = words.numpy().astype("<i8", copy=False).view(np.uint8)
             drawn = np.unpackbits(data, count=count, bitorder="little")
             return torch.from_numpy(drawn.astype(np.float32)).mul_(2).sub_(1)
@@ -264,7 +312,7 @@ class Key:
         Without a table log and cos would differ by device in the last bit.
         """
         index = _shift_right(self.bits(math.prod(shape), device), 48)
-        return _gaussian_table().to(index.device)[index].reshape(shape)
+        return _gaussian_table(index.device)[index].reshape(shape)
 
     def gaussian(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw standard Gaussian float64 with its tails, to 8.2: for privacy, where tails count.
@@ -284,3 +332,46 @@ class Key:
         if isinstance(self.seed, Tensor):
             raise TypeError("a key that holds one seed per client has no NumPy generator")
         return np.random.Generator(np.random.Philox(self.seed))
+
+
+class _FoldedKey(Key):
+    """Key folded from one that holds a tensor; it is hashed when something is drawn from it.
+
+    Under ``vmap`` a hash is two dozen kernels, and most keys are handed on without a draw.
+    """
+
+    stacked = True
+
+    def __init__(self, hashed: Callable[[], Tensor]) -> None:
+        self._hash = hashed
+
+    @cached_property
+    def seed(self) -> Tensor:
+        return self._hash()
+
+
+def _entry(seeds: Callable[[], Sequence[Tensor]], i: int) -> Tensor:
+    """Return one of several seeds that are hashed together."""
+    return seeds()[i]
+
+
+def seeds_of(keys: Sequence[Key], device: torch.device | str = "cpu") -> Tensor:
+    """``(n,)`` int64: the seeds of several keys, sent to the device in one copy."""
+    numbers = [key.seed for key in keys if isinstance(key.seed, int)]
+    if len(numbers) < len(keys):
+        return torch.stack([key.tensor(device) for key in keys])
+    return sent(torch.tensor([_signed(number) for number in numbers], dtype=torch.int64), device)
+
+
+def coins(keys: Sequence[Key], chances: Sequence[Tensor]) -> list[Tensor]:
+    """Return ``[key.coins(p), ...]`` for each key and its ``p``; under ``vmap`` from one draw."""
+    pairs = list(zip(keys, chances, strict=True))
+    if not all(key.stacked for key in keys) or len(keys) < 2:
+        return [key.coins(p) for key, p in pairs]
+    device = chances[0].device
+    counts = tuple(-(-p.numel() // 4) for p in chances)
+    seeds = [key.tensor(device).expand(count) for key, count in zip(keys, counts, strict=True)]
+    shorts = _mix_torch(_counters(counts, device) + torch.cat(seeds)).view(torch.uint16)
+    uniform = shorts.to(torch.float32).mul_(2.0**-16)
+    draws = torch.split(uniform, [4 * count for count in counts])
+    return [draw[: p.numel()].reshape(p.shape) < p for draw, p in zip(draws, chances, strict=True)]

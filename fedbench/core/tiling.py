@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from fedbench.core.devices import accelerated
+
 WIDEST, NARROWEST = 1 << 16, 1 << 12  # columns of a tile: every one costs some calls
 NUMBERS = 1 << 19  # in a tile: in float64 they stay in cache
 
@@ -13,7 +15,7 @@ NUMBERS = 1 << 19  # in a tile: in float64 they stay in cache
 def tiles(*parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Cut ``(n, k)`` and ``(k,)`` tensors into the same columns; on a CPU they fit its cache."""
     rows = sum(len(part) if part.dim() > 1 else 1 for part in parts)
-    narrow = parts[0].device.type == "cpu"
+    narrow = not accelerated(parts[0].device)
     width = min(max(NUMBERS // max(rows, 1), NARROWEST), WIDEST) if narrow else WIDEST
     return zip(*(torch.split(part, width, dim=-1) for part in parts), strict=True)
 
@@ -26,6 +28,8 @@ def finite_rows(x: Tensor) -> Tensor:
     if not x.is_floating_point():
         return torch.ones(len(x), dtype=torch.bool, device=x.device)
     rows = x.reshape(len(x), math.prod(x.shape[1:]))
+    if accelerated(x.device):  # a copy costs less there than to wait for the norms
+        return torch.isfinite(rows).all(dim=1)
     finite = torch.isfinite(torch.linalg.vector_norm(rows, dim=1))
     if not bool(finite.all()):
         doubtful = (~finite).nonzero()[:, 0]

@@ -2,8 +2,9 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from fedbench.core.rng import Key
 
 Rows = npt.NDArray[np.int64]
 Owner = Tensor | None  # ``(N,)`` user of each sample, where the data set has users
-Parts = list[Tensor]  # rows of the pool of every client, int64
+Parts = Sequence[Tensor]  # rows of the pool of every client, int64
 
 
 def shuffled(rows: Rows, key: Key) -> Rows:
@@ -158,10 +159,15 @@ def splittable(subject: str, parts: list[Rows]) -> Parts:
 class Partition(ABC):
     """Deals every sample of a pool to exactly one client; `Natural` may leave some out."""
 
+    # True if clients draw samples with replacement: parts overlap, and the pool is cut into samples
+    # that train, validate and test before it is split.
+    with_replacement: ClassVar[bool] = False
+
     @abstractmethod
     def split(self, y: Tensor, clients: int, classes: int, key: Key, owner: Owner = None) -> Parts:
         """Return the parts: disjoint, and but for `Natural` all of the pool.
 
+        They are a list, or another sequence that makes a client's rows when they are read.
         ``y (N,)`` are labels in ``0 .. classes - 1``. Too few samples raise `ConfigError`.
         """
 
@@ -350,10 +356,29 @@ class MaxClasses(Partition):
         return splittable(name, deal(stock, hands, j.numpy(), minimum=10))
 
 
+@dataclass(frozen=True, eq=False)
+class Slices(Sequence[Tensor]):
+    """Parts that are slices of one index of the pool: nothing is copied for a client."""
+
+    rows: Tensor  # ``(N,)``, those of each user together
+    first: Tensor  # ``(users,)`` place of each user's first row
+    sizes: Tensor  # ``(users,)`` number of rows
+    user: Tensor  # ``(clients,)`` of each client
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+    def __getitem__(self, i: Any) -> Any:
+        """Return the rows of client ``i``, a view."""
+        user = self.user[i]
+        return self.rows.narrow(0, int(self.first[user]), int(self.sizes[user]))
+
+
 class Natural(Partition):
     """Each client is a user of the data set, with all of that user's samples and no others.
 
-    With more users than clients the key chooses; users with fewer than 3 samples are left out.
+    With more users than clients the key chooses; users with fewer than 3 samples are left out. A
+    client's rows are read from one index of the data set.
 
     References:
         Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018,
@@ -374,5 +399,6 @@ class Natural(Partition):
                 f"natural needs {clients} users with 3 samples or more, one for each client, got "
                 f"{len(users)}; ask for fewer clients"
             )
-        rows = user.argsort(stable=True).split(samples.tolist())
-        return [rows[u] for u in users[key.permutation(len(users))[:clients]].tolist()]
+        chosen = users[key.permutation(len(users))[:clients]]
+        first = samples.cumsum(0) - samples
+        return Slices(user.argsort(stable=True), first, samples, chosen)

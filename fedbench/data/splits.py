@@ -1,5 +1,10 @@
 """Splits: which samples train, which validate, which test, and which the server holds itself."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -8,6 +13,7 @@ from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
 from fedbench.data.datasets import Data
 
+REMEMBERED = 1 << 13  # parts, so that a round draws those of its clients once
 ROOT = 100  # images of the root data, for rules that need some
 # Tenths of a client's samples that validate and that test; the others train.
 TENTHS: dict[Split, tuple[int, int]] = {
@@ -35,16 +41,13 @@ def dealt_samples(data: Data, split: Split, name: str) -> int:
     return data.trained
 
 
-def split_client(
-    indices: Tensor, key: Key, split: Split = "per-client"
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Shuffle a client's rows and cut them into train, validation and test.
+def cuts(n: int, split: Split) -> tuple[int, int]:
+    """Return where the ``n`` samples of a client are cut: the ends of train and validation.
 
     Validation has a tenth and test a fifth, rounded half up and at least one; train has the rest.
     With ``per-client-80-20`` there is no validation, with ``published`` all rows train. Too few
     samples raise `ConfigError`.
     """
-    n = len(indices)
     validation, test = (max(1, (t * n + 5) // 10) if t else 0 for t in TENTHS[split])
     train = n - validation - test
     if train < 1:
@@ -53,11 +56,46 @@ def split_client(
             f"a client needs at least {least} sample{'s' * (least > 1)} to "
             f"{USES.get(split, 'train')}, got {n}; ask for fewer clients"
         )
-    parts = indices[key.permutation(n)].tensor_split((train, train + validation))
+    return train, train + validation
+
+
+def split_client(
+    indices: Tensor, key: Key, split: Split = "per-client"
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Shuffle a client's rows and cut them into train, validation and test (`cuts`)."""
+    parts = indices[key.permutation(len(indices))].tensor_split(cuts(len(indices), split))
     return parts[0], parts[1], parts[2]
 
 
-def take_root(parts: list[Tensor], key: Key, left: int = 0) -> tuple[Tensor, list[Tensor]]:
+@dataclass(frozen=True, eq=False)
+class OnDemand(Sequence[Tensor]):
+    """One part of every client, made when it is read; the last `REMEMBERED` are remembered."""
+
+    clients: int
+    make: Callable[[int], Tensor]  # of the number of a client
+
+    def __len__(self) -> int:
+        return self.clients
+
+    def __getitem__(self, i: Any) -> Any:
+        """Return the part of client ``i``."""
+        if not 0 <= i < self.clients:
+            raise IndexError(i)
+        return self._remembering(int(i))
+
+    @cached_property
+    def _remembering(self) -> Callable[[int], Tensor]:
+        return lru_cache(maxsize=REMEMBERED)(self.make)
+
+
+def replaced(parts: Sequence[Tensor], i: int, part: Tensor) -> Sequence[Tensor]:
+    """Return the parts with another one of client ``i``."""
+    if isinstance(parts, list):
+        return [*parts[:i], part, *parts[i + 1 :]]
+    return OnDemand(len(parts), lambda j: part if j == i else parts[j])
+
+
+def take_root(parts: Sequence[Tensor], key: Key, left: int = 0) -> tuple[Tensor, list[Tensor]]:
     """Draw `ROOT` of the rows in these parts, at most half; return them and what remains.
 
     Every part keeps its first ``left`` rows. `ConfigError` if nothing can be drawn.

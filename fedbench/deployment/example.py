@@ -7,9 +7,9 @@ from fedbench.core.rng import Secret
 from fedbench.data.datasets import Data
 from fedbench.deployment.client import Samples
 from fedbench.experiment.compatibility import resolve
-from fedbench.experiment.prepare import load_pool, populate
+from fedbench.experiment.population import Population, populate
+from fedbench.experiment.prepare import load_pool
 from fedbench.experiment.scenario import Scenario
-from fedbench.experiment.setup import Population
 from fedbench.models.models import LeNet
 from fedbench.models.network import Network
 

@@ -112,6 +112,11 @@ class Settings:
                 f"--protocol {self.protocol} chooses on clients' validation data at the server, "
                 "which an exported app does not have; leave out final=scan"
             )
+        if type(plugins.protocol).heard is not Protocol.heard:
+            raise Incompatible(
+                f"--protocol {self.protocol} sends each client what it has missed, but an exported "
+                "app would send all of it as its form; use fedkseed"
+            )
         if plugins.mechanism.message_bits():
             raise Incompatible(
                 f"--mechanism {self.mechanism} counts clipped clients beside the messages, which "

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import torch
 
+from fedbench.core.devices import accelerated, title
 from fedbench.core.files import cache_folder
 
 
 def machine(device: torch.device) -> str:
     """Name the library and the processor, with which an answer may change."""
     where = f"{torch.get_num_threads()} threads of {processor()}"
-    if device.type == "cuda":
-        where = torch.cuda.get_device_name(device)
+    if accelerated(device):
+        where = title(device)
     return f"torch {torch.__version__}, {where}"
 
 

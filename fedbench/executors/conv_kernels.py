@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedbench.core.devices import accelerated, finish
 from fedbench.core.rng import Key
 from fedbench.executors.cached_answers import machine, may_measure, store, stored
 from fedbench.models.network import Convolve, Network, Step
@@ -113,7 +114,7 @@ def geometries(network: Network) -> list[Geometry]:
 
 def chosen(network: Network, load: Load) -> Forms:
     """Choose the faster form of every layer: groups on a CPU and with ``FEDBENCH_PROBE=off``."""
-    if load.device.type == "cpu" or not may_measure():
+    if not accelerated(load.device) or not may_measure():
         return Forms()
     return measured(network, load)
 
@@ -138,8 +139,8 @@ def measured(network: Network, load: Load, forms: Mapping[str, Convolve] = FORMS
 def faster(layer: Geometry, load: Load, forms: Mapping[str, Convolve] = FORMS) -> str:
     """Name the faster form: forward and backward, in turns, by the least time of each."""
     ways = [there_and_back(layer, load, forms[name]) for name in ("groups", "matrices")]
-    turns = [[_seconds(way) for way in ways] for _ in range(1 + TURNS)][1:]  # the first is cold
-    groups, multiplied = (min(times) for times in zip(*turns, strict=True))
+    turns = [[_seconds(way, load.device) for way in ways] for _ in range(1 + TURNS)]
+    groups, multiplied = (min(times) for times in zip(*turns[1:], strict=True))  # the first is cold
     return "matrices" if groups > MARGIN * multiplied else "groups"
 
 
@@ -158,7 +159,10 @@ def there_and_back(layer: Geometry, load: Load, form: Convolve) -> Callable[[], 
     return lambda: gradient(x, weight)[1]
 
 
-def _seconds(way: Callable[[], Tensor]) -> float:
+def _seconds(way: Callable[[], Tensor], device: torch.device) -> float:
+    """Return the seconds from an idle device to one that has done all of it."""
+    finish(device)
     start = time.perf_counter()
-    way().sum().item()
+    way()
+    finish(device)
     return time.perf_counter() - start

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedbench.api import Protocol, Shared
 from fedbench.core.choices import Precision
+from fedbench.core.devices import accelerated, finish, multiplies_in_tf32, replays_graphs
 from fedbench.core.errors import ConfigError, Unavailable, require
 from fedbench.core.rng import Key
 from fedbench.data.augmentation import CropFlip
@@ -45,10 +46,20 @@ def require_known(name: str) -> None:
     require("--executor", name, name in NAMES, ", ".join(NAMES[:-1]) + f" or {NAMES[-1]}")
 
 
-def require_device(name: str, cuda: bool) -> None:
+def require_device(name: str, device: torch.device) -> None:
     """Raise `Unavailable` for an executor that this device does not have."""
-    if name == "recorded" and not cuda:
-        raise Unavailable("--executor recorded must have --device cuda, got cpu; use padded")
+    if name == "recorded" and not replays_graphs(device):
+        raise Unavailable(
+            f"--executor recorded must have --device cuda, got {device.type}; use padded"
+        )
+
+
+def require_precision(precision: Precision, device: torch.device) -> None:
+    """Raise `Unavailable` for TF32 on a device that has no such products."""
+    if precision == "tf32" and not multiplies_in_tf32(device):
+        raise Unavailable(
+            f"--precision tf32 must have --device cuda, got {device.type}; use fp32 or bf16"
+        )
 
 
 def executor(
@@ -74,7 +85,8 @@ def executor(
             raise ConfigError(f"--executor must be auto or loop for a model {why}, got {name}")
         warnings.warn(f"clients train one after the other: the model {why}", stacklevel=2)
         name = "loop"
-    require_device(name, shared.device.type == "cuda")
+    require_device(name, shared.device)
+    require_precision(precision, shared.device)
     training = (protocol, shared, schedule)
     options: TrainingOptions = {"precision": precision, "augment": augment}
     padded = Padded(*training, chunk, **options)
@@ -101,13 +113,13 @@ def choose(padded: Padded, sizes: Sequence[int]) -> str:
     A round has clients with so many samples. With ``FEDBENCH_PROBE=off`` nothing is measured:
     ``loop`` on a CPU and ``padded`` elsewhere.
     """
-    device = padded.shared.device.type
+    device = padded.shared.device
     if not may_measure():
-        return "loop" if device == "cpu" else "padded"
+        return "padded" if accelerated(device) else "loop"
     training = (padded.protocol, padded.shared, padded.schedule)
     options: TrainingOptions = {"precision": padded.precision, "augment": padded.augment}
     ways: dict[str, Executor] = {"loop": Loop(*training, **options), "padded": padded}
-    if device == "cuda":
+    if replays_graphs(device):
         ways["recorded"] = Recorded(*training, padded.chunk, **options)
     clients = min(len(sizes), padded.width, MOST)
     if clients < 2:
@@ -165,7 +177,7 @@ def measured(ways: Mapping[str, Executor], clients: int, share: float = 1.0) -> 
     group = strangers(loop.protocol, loop.shared, clients, steps * schedule.batch_size)
     seconds(ways["loop"], group[:1])
     warm = seconds(ways["loop"], group[:1])  # the first time was cold
-    if loop.shared.device.type == "cpu" and warm > HEAVY * steps:
+    if not accelerated(loop.shared.device) and warm > HEAVY * steps:
         return "loop"
     for way in list(ways.values())[1:]:
         seconds(way, group)  # cold
@@ -181,8 +193,7 @@ def measured(ways: Mapping[str, Executor], clients: int, share: float = 1.0) -> 
 
 def seconds(executor: Executor, clients: Sequence[Client]) -> float:
     """Seconds of wall clock that training takes, with the work of the device."""
-    if executor.shared.device.type == "cuda":
-        torch.cuda.synchronize()
+    finish(executor.shared.device)
     start = time.perf_counter()
     updates: Tensor = executor.train(clients)[0]
     updates[0, 0].item()

@@ -73,20 +73,23 @@ class PaddedBatches(Batches):
     def scan(self, step: OneStep[Carried], start: Carried, key: Key) -> Carried:
         """Take the steps of the longest client; see `Batches.scan`."""
         carried = start
+        keys = key.fold("step").branches(range(self.longest))
         for number in range(self.longest):
             if number == 1 and self.play is not None:
                 return self._played(self.play, step, carried, key)
             x, y = self.steps[number]
             x = x if self.augment is None else self.augment(x, self.key.fold("augment", number))
-            after = step(carried, LocalStep(x, y, key.fold("step", number), number, self.of))
+            after = step(carried, LocalStep(x, y, keys[number], number, self.of))
             carried = after if number < self.shortest else kept(number < self.of, after, carried)
         return carried
 
     def _played(self, play: Play, step: OneStep[Carried], carried: Carried, key: Key) -> Carried:
         """Take the steps after the first, which all write to the same places."""
         device = self.of.device
-        draws = key.fold("step").numbered(self.longest, device)
-        changes = self.key.fold("augment").numbered(self.longest, device)
+        draws, changes = (
+            torch.stack([key.tensor(device) for key in named.branches(range(self.longest))])
+            for named in (key.fold("step"), self.key.fold("augment"))
+        )
         number = torch.ones((), dtype=torch.int64, device=device)
         places = kept(number < self.of, carried, carried)  # a copy for every client
 

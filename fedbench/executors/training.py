@@ -6,8 +6,8 @@ A protocol is written for one client. `Loop` calls it client by client and is th
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
 from typing import Any
@@ -19,6 +19,8 @@ from torch.nn.functional import log_softmax
 from fedbench.api import Batches, Grad, Gradient, Memory, Protocol, Shared, hooks
 from fedbench.api.protocol import Pull
 from fedbench.core.choices import Precision
+from fedbench.core.copies import sent
+from fedbench.core.devices import accelerated
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -58,7 +60,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     labels = torch.arange(logits.shape[1], device=y.device)
     # as a sum, because the backward pass of `gather` is slow in torch's deterministic mode on CUDA
     chosen = torch.where(y[:, None] == labels, log_softmax(logits, dim=1), 0.0).sum(dim=1)
-    return -chosen.sum() / (y >= 0).sum().to(logits.dtype)
+    return -chosen.sum() / (y >= 0).sum(dtype=logits.dtype)
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,11 @@ class Executor(ABC):
         logits, statistics = self._output(network.logits, tree, frozen, x, y, key)
         return cross_entropy(logits, y), statistics
 
+    def value(self, tree: Tree, x: Tensor, y: Tensor, key: Key, *, frozen: Tree) -> Tensor:
+        """Return the loss of this step, without a graph."""
+        with torch.no_grad():
+            return self.loss(tree, frozen, x, y, key)[0]
+
     def features(self, tree: Tree, x: Tensor, y: Tensor, key: Key, *, frozen: Tree) -> Tensor:
         """Return what the last layer gets in this step, ``(B, p)``, without a graph."""
         tree = {name: leaf.detach() for name, leaf in tree.items()}
@@ -202,7 +209,28 @@ class Executor(ABC):
         """Gradient that mechanisms and attacks wrap."""
         each = partial(self.each, frozen=frozen)
         features = partial(self.features, frozen=frozen)
-        return Gradient(batch, each, self.schedule.batch_size, features, pull)
+        loss = partial(self.value, frozen=frozen)
+        return Gradient(batch, each, self.schedule.batch_size, features, pull, loss)
+
+
+@contextmanager
+def products(precision: Precision) -> Iterator[None]:
+    """Let CUDA multiply float32 in TF32 inside the block if that is the precision.
+
+    Products then read ten bits of mantissa, forward and backward; outside the block all 23.
+    """
+    if precision != "tf32":
+        yield
+        return
+    parts: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
+    before = [part.allow_tf32 for part in parts]
+    try:
+        for part in parts:
+            part.allow_tf32 = True
+        yield
+    finally:
+        for part, allowed in zip(parts, before, strict=True):
+            part.allow_tf32 = allowed
 
 
 def with_statistics(gradient: Tree, tree: Tree, statistics: Tree) -> Tree:
@@ -225,7 +253,7 @@ class Loop(Executor):
         than a quarter of what a step saves; on an accelerator it is for bfloat16.
         """
         network = self.shared.network
-        if self.shared.device.type != "cpu":
+        if accelerated(self.shared.device):
             return self.precision == "bf16"
         kernels = sum(math.prod(s) * 4 for s in network.shapes.values() if len(s) == 4)
         return 4 * kernels <= saved_bytes(network) * self.schedule.batch_size
@@ -236,13 +264,15 @@ class Loop(Executor):
         updates = torch.zeros(0, layout.d, device=self.shared.device)
         memories = []
         for i, client in enumerate(clients):
-            steps = _Steps(client, self.schedule.rows(len(client.x), client.key))
+            drawn = self.schedule.rows(len(client.x), client.key)
+            steps = _Steps(client, [sent(rows, client.x.device) for rows in drawn])
             number = torch.full((), client.round, device=self.shared.device)
             batches = self.batches(steps, client.key, number)
             grad = hooks.wrapped(client.wrap_grad, gradient)
-            tree, memory = self.protocol.local_update(
-                client.tree, batches, grad, client.key, client.memory
-            )
+            with products(self.precision):
+                tree, memory = self.protocol.local_update(
+                    client.tree, batches, grad, client.key, client.memory
+                )
             if not i:
                 dtype = reduce(torch.promote_types, [x.dtype for x in (updates, *tree.values())])
                 updates = updates.new_empty(len(clients), layout.d, dtype=dtype)

@@ -5,16 +5,20 @@ here many clients share them. `fedbench.executors.training.Loop` is the oracle.
 """
 
 import math
+import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
 from fedbench.api import Batches, Memory, hooks
-from fedbench.core.rng import Key
+from fedbench.core.copies import sent
+from fedbench.core.devices import accelerated, usable_memory
+from fedbench.core.rng import Key, seeds_of
 from fedbench.core.trees import Tree
 from fedbench.executors import training
 from fedbench.executors.conv_kernels import Load, chosen
@@ -38,8 +42,12 @@ class Stacked(training.Executor):
     Clients of a launch have the same ``wrap_grad``; a short batch is padded with samples that have
     no gradient. With ``padded`` a client that ends early goes on in vain until the longest one of
     its launch ends (`fedbench.executors.padded`). Without, or if the protocol goes through its
-    batches by itself, only clients with equally many steps share a launch.
+    batches by itself, only clients with equally many steps share a launch. Where an accelerator's
+    memory runs out, launches have half as many clients from then on; the second time it is an
+    error.
     """
+
+    halved: ClassVar[bool] = False  # True in an object whose memory ran out
 
     chunk: int = 32
     padded: bool = field(default=False, kw_only=True)
@@ -56,7 +64,7 @@ class Stacked(training.Executor):
         rows = [torch.zeros(0, width, device=self.shared.device)] * (1 + len(clients))
         memories: list[Memory] = [{} for _ in clients]
         for group in self.launches(clients, padded):
-            updates, memory = self._launch([clients[i] for i in group], padded)
+            updates, memory = self._launched([clients[i] for i in group], padded)
             for position, i in enumerate(group):
                 rows[1 + i] = updates[position, None]
                 memories[i] = {name: value[position] for name, value in memory.items()}
@@ -88,7 +96,7 @@ class Stacked(training.Executor):
 
     @property
     def _overhead(self) -> float:
-        return OVERHEAD if self.shared.device.type == "cpu" else DEVICE_OVERHEAD
+        return DEVICE_OVERHEAD if accelerated(self.shared.device) else OVERHEAD
 
     @cached_property
     def width(self) -> int:
@@ -98,11 +106,20 @@ class Stacked(training.Executor):
     def _width(self, convolve: Convolve) -> int:
         device = self.shared.device
         budget = BUDGET
-        if device.type == "cuda":
+        if accelerated(device):
             share = SHARE if self.play is None else SHARE / 2  # a recording keeps as much again
-            budget = int(share * torch.cuda.get_device_properties(device).total_memory)
+            budget = int(share * usable_memory(device))
         client = footprint(self.shared.network, self.schedule.batch_size, convolve)
         return max(1, min(self.chunk, budget // client))
+
+    @property
+    def at_once(self) -> int:
+        """Number of clients that were asked for, or how many there are since memory ran out."""
+        return self.width if self.halved else self.chunk
+
+    def halve(self, width: int) -> None:
+        """Train at most so many clients at once from now on: half of what memory was short for."""
+        vars(self).update(width=width, halved=True)  # in place of what `cached_property` keeps
 
     @cached_property
     def convolve(self) -> Convolve:
@@ -150,14 +167,33 @@ class Stacked(training.Executor):
             trained, memory = self.protocol.local_update(tree, batches, wrapped, key, memory)
             return layout.flatten(trained), memory
 
-        numbers = torch.tensor([counts, [client.round for client in clients]], device=device)
-        seeds = torch.stack([client.key.tensor() for client in clients]).to(device)
+        numbers = sent(torch.tensor([counts, [client.round for client in clients]]), device)
+        seeds = seeds_of([client.key for client in clients], device)
         tree = stacked([client.tree for client in clients])
         memory = stacked([client.memory for client in clients])
-        trained: tuple[Tensor, Memory] = torch.vmap(train)(
-            tree, order, numbers[0], seeds, numbers[1], memory
-        )
+        inputs = (tree, order, numbers[0], seeds, numbers[1], memory)
+        with training.products(self.precision):
+            trained: tuple[Tensor, Memory] = torch.vmap(train)(*inputs)
         return trained
+
+    def _launched(self, clients: Sequence[training.Client], padded: bool) -> tuple[Tensor, Memory]:
+        """Train in one launch; where memory runs out, in two halves, and all later launches too."""
+        try:
+            return self._launch(clients, padded)
+        except torch.OutOfMemoryError:
+            if len(clients) == 1 or self.halved:
+                raise
+        half = -(-len(clients) // 2)
+        self.halve(half)
+        warnings.warn(
+            f"memory ran out with {len(clients)} clients in a launch: from now on at most {half}, "
+            f"as --chunk {half} would have it",
+            stacklevel=2,
+        )
+        parts = [self._launch(some, padded) for some in (clients[:half], clients[half:])]
+        names = parts[0][1]
+        memory = {name: torch.cat([kept[name] for _, kept in parts]) for name in names}
+        return torch.cat([updates for updates, _ in parts]), memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +251,7 @@ def gathered(
     x, y = clients[0].x, clients[0].y
     images = torch.cat([*(client.x for client in clients), x.new_zeros(1, *x.shape[1:])])
     labels = torch.cat([*(client.y for client in clients), y.new_full((1,), -1)])
-    return images, labels, order.to(x.device)
+    return images, labels, sent(order, x.device)
 
 
 def cheapest(steps: Sequence[int], most: int, overhead: float) -> list[int]:

@@ -156,7 +156,7 @@ class Keeper:
         for name, part in kept.items():
             if name != "memories":
                 setattr(state, name, part)
-        state.memories |= kept["memories"]
+        state.memories.update(kept["memories"])
         return self.setup, state, rounds
 
     def after(self, state: RunState, rounds: list[Round]) -> None:

@@ -7,51 +7,76 @@ nothing in a round with ``K > f``, and one such round in a run may be enough to 
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import torch
-from torch import Tensor
 
-from fedbench.adversary.threat_model import malicious_clients
-from fedbench.core.rng import Secret
+from fedbench.adversary.threat_model import MaliciousClients, malicious_clients
+from fedbench.core.permutations import LISTED, distinct
+from fedbench.core.rng import Key, Secret
+from fedbench.experiment import availability
 from fedbench.experiment.scenario import Scenario
 
 PURPOSE = "run"  # of the secret that a run draws from; how data are dealt has one of its own
 RISK = 0.01  # share of runs in which what holds in every round of the others may fail
 
 
-def draw(scenario: Scenario, malicious: Tensor, secret: Secret, step: int) -> list[int]:
+def draw(scenario: Scenario, malicious: MaliciousClients, secret: Secret, step: int) -> list[int]:
     """Return the clients of a round, in an order that says nothing about them.
 
-    ``malicious`` is ``(N,)`` bool. Stratified cohorts are drawn without replacement from the
-    malicious clients, `share` of them, and from the benign ones.
+    Stratified cohorts are drawn without replacement from the malicious clients, `share` of them,
+    and from the benign ones. Of more than `LISTED` clients no list is made.
     """
     key = secret.key("sample", step)
     clients = scenario.clients
     if scenario.sampling == "poisson":
-        drawn = key.uniform(clients) < scenario.per_round / clients
-        return drawn.nonzero()[:, 0].tolist()
-    order = key.permutation(clients)
+        return _by_coins(key, clients, scenario.per_round / clients)
     if scenario.cohorts == "random":
-        return order[: scenario.per_round].tolist()
+        return distinct(key, clients, scenario.per_round).tolist()
     least, rest = share(scenario)
     coin = secret.key("cohort", step).integers(clients, 1)
     count = least + int(coin < rest)
-    hostile = malicious[order]
-    chosen = torch.cat([order[hostile][:count], order[~hostile][: scenario.per_round - count]])
+    if clients <= LISTED:
+        order = key.permutation(clients)
+        hostile = malicious[order]
+        chosen = torch.cat([order[hostile][:count], order[~hostile][: scenario.per_round - count]])
+    else:
+        owned = malicious.count
+        benign = distinct(key.fold("benign"), clients - owned, scenario.per_round - count)
+        places = [distinct(key.fold("malicious"), owned, count), owned + benign]
+        chosen = malicious.order[torch.cat(places)]
     return chosen[secret.key("rows", step).permutation(len(chosen))].tolist()
+
+
+def _by_coins(key: Key, clients: int, rate: float) -> list[int]:
+    """Draw each client with probability ``rate``: many by their number, which is binomial."""
+    if clients <= LISTED:
+        return (key.uniform(clients) < rate).nonzero()[:, 0].tolist()
+    count = int(key.fold("count").numpy().binomial(clients, rate))
+    return distinct(key.fold("clients"), clients, count).tolist()
 
 
 def rounds(scenario: Scenario) -> Iterator[tuple[list[int], int]]:
     """Yield the clients of every round of a resolved run, and how many of them are malicious.
 
-    Both follow from the seed, so a record can be checked without playing it.
+    Both follow from the seed, so a record can be checked without playing it. Clients that drop out
+    are left out.
     """
     secret = Secret.of(scenario.seed, PURPOSE)
     malicious = malicious_clients(scenario.clients, scenario.malicious, secret.key("malicious"))
     for step in range(scenario.rounds):
-        ids = draw(scenario, malicious, secret, step)
+        asked = draw(scenario, malicious, secret, step)
+        ids = [asked[place] for place in present(scenario, secret, step, asked)]
         yield ids, int(malicious[ids].sum())
+
+
+def present(scenario: Scenario, secret: Secret, step: int, ids: Sequence[int]) -> list[int]:
+    """Return the places, in a round of the clients ``ids``, of those that do not drop out."""
+    return _availability(scenario.availability).places(ids, step, secret.key("availability", step))
+
+
+_availability = lru_cache(maxsize=8)(availability.parse)
 
 
 def share(scenario: Scenario) -> tuple[int, int]:

@@ -90,7 +90,7 @@ def keep(folder: Path, setup: Setup, state: RunState, step: int) -> None:
     """Write the state before a round, if the round before it has a commitment."""
     if state.arrived is None:
         return
-    whole = surface(state) | {"memories": state.memories}
+    whole = surface(state) | {"memories": dict(state.memories)}
     data = encode({"arrived": state.arrived, "state": whole})
     write_atomically(place(folder, setup.id, step), MAGIC + zlib.compress(data, LEVEL))
 

@@ -16,7 +16,7 @@ from fedbench.core.blame import Hook, ask, shown
 from fedbench.core.choices import SUMS
 from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.core.sources import SourceFile, source_at, source_of
-from fedbench.experiment import cohorts
+from fedbench.experiment import availability, cohorts
 from fedbench.experiment.scenario import Scenario, code_version, fingerprint, foreign
 from fedbench.isolation.stand_ins import IsolatedDefense, StandIn
 from fedbench.payload import SUMMED, Payload
@@ -75,6 +75,7 @@ class Plugins:
         self._check_privacy(scenario)
         self._check_sum(scenario)
         self._check_validation(scenario)
+        self._check_availability(scenario)
 
     def _check_alphabets(self, scenario: Scenario) -> None:
         """Raise unless attack and defense work on what the protocol sends."""
@@ -192,6 +193,22 @@ class Plugins:
         if unproved is not None:
             raise Incompatible(f"mechanism {registry.split(scenario.mechanism)[0]} {unproved}")
 
+    def _check_availability(self, scenario: Scenario) -> None:
+        """Raise unless who takes part is visible, where some clients drop out.
+
+        Bounds for hidden participation assume rounds of a known law of their size.
+        """
+        if scenario.availability == availability.NONE:
+            return
+        hidden = scenario.sees == "hidden-sum"
+        if self.mechanism.central or hidden:
+            what = "--sees hidden-sum" if hidden else f"--mechanism {scenario.mechanism}"
+            raise Incompatible(
+                f"--availability {scenario.availability} must have rounds whose participants are "
+                f"seen, for no theorem covers rounds that lose some, got {what}; use --sees sum "
+                "and noise of the clients, or --availability none"
+            )
+
     def _check_validation(self, scenario: Scenario) -> None:
         """Raise unless there is validation data for a protocol that chooses on it."""
         if not self.protocol.validates:
@@ -265,6 +282,7 @@ def resolve(scenario: Scenario, load: Load = registry.load) -> Resolution:
         fields["declared"] = scenario.malicious
     if scenario.data_seed is None:
         fields["data_seed"] = scenario.seed
+    fields["availability"] = availability.written(scenario.availability)
     return Resolution(scenario.model_copy(update=fields), plugins, **parts)
 
 

@@ -27,7 +27,7 @@ class Evaluation:
 
     accuracy: float  # share of correct answers over all samples
     loss: float | None  # mean cross-entropy in nats; None if the model is not finite
-    parts: Tensor  # ``(len(parts),)`` float64 share of correct answers in each part
+    parts: Tensor  # ``(parts,)`` float64 share of correct answers in each part
     sparsity: float
     success: float | None = None  # of a backdoor, see `share_taken_for`
 
@@ -68,7 +68,8 @@ def evaluate(setup: Setup, server: Any, step: int, learned: Tensor | None = None
     population = setup.population
     answering = models(setup, settled(setup, server, step), step)
     parts = population.judged
-    score = score_models(setup.shared.network, answering, population.data, parts)
+    own = population.own_tests
+    score = score_models(setup.shared.network, answering, population.data, parts, own)
     success = backdoor_success(setup, answering, torch.cat(parts), learned)
     return dataclasses.replace(score, success=success)
 
@@ -79,7 +80,7 @@ def validation_accuracy(setup: Setup, server: Any) -> float | None:
     None if they have no validation samples. The server's state is `settled`.
     """
     population = setup.population
-    benign = population.of_benign(population.validation)
+    benign = population.validating
     if not any(len(part) for part in benign):
         return None
     answering = models(setup, server, setup.scenario.rounds - 1)
@@ -96,7 +97,7 @@ def settled(setup: Setup, server: Any, step: int) -> Any:
     if not setup.plugins.protocol.validates:
         return server
     population = setup.population
-    benign = population.of_benign(population.validation)
+    benign = population.validating
 
     def accuracy(model: Deployed) -> float:
         network = setup.shared.network
@@ -149,8 +150,9 @@ def local_accuracies(
     """
     accuracies = dict(earlier)
     population = setup.population
+    malicious = population.malicious[ids].tolist()
     for row, i in enumerate(ids if setup.scenario.local_models else ()):
-        if population.malicious[i]:
+        if malicious[row]:
             continue
         messages = (broadcast.take([row % len(broadcast)]), honest.take([row]))
         kinds = (dict, type(None))
@@ -163,12 +165,17 @@ def local_accuracies(
 
 
 def score_models(
-    network: Network, answering: Models, data: Data, parts: Sequence[Tensor]
+    network: Network,
+    answering: Models,
+    data: Data,
+    parts: Sequence[Tensor],
+    own: Sequence[Tensor] | None = None,
 ) -> Evaluation:
     """Score models, or ensembles by their mean probability, on the samples of ``parts``.
 
     Scores that are not finite count as a wrong answer: argmax would call them class 0. The sparsity
-    is that of the first model.
+    is that of the first model. The shares of correct answers are those of the parts, or of ``own``
+    ones, whose samples are among theirs.
     """
     right: list[Tensor] = []
     losses: list[Tensor] = []
@@ -183,7 +190,12 @@ def score_models(
         losses.append(-mean.gather(1, y[:, None])[:, 0].clamp_min(1e-30).log())
     correct = torch.cat(right).to(torch.float64)
     loss = torch.cat(losses)
-    shares = [part.mean() for part in torch.split(correct, [len(part) for part in parts])]
+    if own is None or own is parts:
+        shares = [part.mean() for part in torch.split(correct, [len(part) for part in parts])]
+    else:
+        answers = correct.new_zeros(len(data))
+        answers[pool] = correct
+        shares = [answers[part].mean() for part in own]
     mean_loss = float(loss.mean())
     finite = mean_loss if math.isfinite(mean_loss) else None
     return Evaluation(float(correct.mean()), finite, torch.stack(shares).cpu(), zeros)

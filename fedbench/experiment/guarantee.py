@@ -55,7 +55,7 @@ def guarantee(setup: Setup, ledger: Ledger, slow: bool = True) -> Privacy | None
         sees=priced_as(setup),
         sampling="stratified" if scenario.cohorts == "stratified" else scenario.sampling,
         adjacency=scenario.adjacency,
-        noncompliant=int(setup.noncompliant.sum()),
+        noncompliant=setup.noncompliant_clients,
         slow=slow,
     )
     cost = ledger.price(participation, scenario.delta)
@@ -71,7 +71,7 @@ def guarantee(setup: Setup, ledger: Ledger, slow: bool = True) -> Privacy | None
         winner=cost.winner,
         bounds={name: _finite(x) for name, x in cost.bounds.items()},
         paper=_finite(cost.paper),
-        note=SKIPPED if bool(setup.noncompliant.any()) else "",
+        note=SKIPPED if setup.noncompliant_clients else "",
     )
 
 

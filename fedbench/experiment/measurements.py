@@ -27,8 +27,10 @@ class Round:
 
     Args:
         step: Number of the round, from 0.
-        clients: Sampled clients, in the order of the rows.
+        clients: Sampled clients that did not drop out, in the order of the rows.
         malicious: Number of sampled clients that the adversary owns.
+        dropped: Number of sampled clients that dropped out (`Scenario.availability`); left out
+            where there were none.
         accepted: Number of rows that decoded and passed the server's checks.
         rejected_honest: Number of benign rows that did not.
         rejected_malicious: Number of malicious rows that did not.
@@ -92,6 +94,7 @@ class Round:
     false_positive_rate: Number = None
     findings: dict[str, Note] = field(default_factory=dict)
     commitment: str | None = None
+    dropped: int = 0
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
@@ -150,11 +153,14 @@ class Timing:
     Args:
         seconds: Duration of the whole run.
         peak_memory_mib: Largest memory of the process until the run's end.
+        peak_device_memory_mib: Largest memory of the accelerator that the process had until then;
+            None on a CPU, and with a backend that does not count.
         attack_seconds: Share of ``seconds`` that the adversary's training and crafting took.
     """
 
     seconds: float
     peak_memory_mib: float
+    peak_device_memory_mib: Number = None
     attack_seconds: float = 0.0
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
@@ -278,6 +284,7 @@ MEASURED = (
     Measurement("flags", "texts", "flags", "union"),
     Measurement("seconds", "number", "timing.seconds"),
     Measurement("peak_memory_mib", "number", "timing.peak_memory_mib", "max"),
+    Measurement("peak_device_memory_mib", "number", "timing.peak_device_memory_mib", "max"),
     Measurement("attack_seconds", "number", "timing.attack_seconds"),
     Measurement("parameters", "whole", "parameters", "first"),
 )

@@ -6,24 +6,25 @@ from pathlib import Path
 
 import torch
 
-from fedbench.adversary.threat_model import malicious_clients
-from fedbench.api import Attack, Shared, Traits, hooks
+from fedbench.api import Attack, Shared, Traits
 from fedbench.core import registry
 from fedbench.core.blame import ask
 from fedbench.core.canonical import require_canonical
-from fedbench.core.choices import DEVICES, SUMS
+from fedbench.core.choices import SUMS
+from fedbench.core.devices import accelerated, current, require_device_name
 from fedbench.core.errors import ConfigError, Incompatible, Unavailable, require
+from fedbench.core.permutations import LISTED
 from fedbench.core.rng import Secret
 from fedbench.data.augmentation import CropFlip
 from fedbench.data.datasets import Data, data_folder
-from fedbench.data.splits import dealt_samples, split_client, take_root
 from fedbench.executors.factory import executor, typical
 from fedbench.executors.training import Schedule
 from fedbench.experiment import cohorts
 from fedbench.experiment.compatibility import WHY, Load, Resolution, examine, resolve
 from fedbench.experiment.guarantee import require_theorem
+from fedbench.experiment.population import populate
 from fedbench.experiment.scenario import Scenario
-from fedbench.experiment.setup import Population, Setup
+from fedbench.experiment.setup import REHEARSING, Setup
 from fedbench.isolation.stand_ins import IsolatedAttack
 from fedbench.models.network import Network, require_init, require_network
 
@@ -69,7 +70,6 @@ def prepare(
         )
     coins = plugins.mechanism.batches == "poisson"
     schedule = Schedule(scenario.epochs, scenario.batch_size, coins)
-    sizes = [len(train) for train in population.train]
     setup = Setup(
         scenario=scenario,
         plugins=plugins,
@@ -83,7 +83,7 @@ def prepare(
             schedule,
             chunk,
             scenario.precision,
-            typical(sizes, scenario.per_round),
+            typical(population.typical_sizes, scenario.per_round),
             augment=None if scenario.augment == "none" else CropFlip(data.black),
         ),
         secret=secret,
@@ -95,7 +95,7 @@ def prepare(
 
 
 def require_kind(resolution: Resolution, data: Data) -> None:
-    """Raise `Incompatible` if something needs other samples than these, images for instance."""
+    """Raise `Incompatible` if something needs other samples than these, or more than there are."""
     scenario = resolution.scenario
     shape = ", ".join(map(str, data.image))
     got = f"got {data.kind} ({shape})"
@@ -105,6 +105,13 @@ def require_kind(resolution: Resolution, data: Data) -> None:
         kinds = " or ".join(attack.works_on)
         raise Incompatible(
             f"attack {name} must have samples that are {kinds}, {got}; use label-flip or alie"
+        )
+    recruits = scenario.owned if attack.recruits is None else min(attack.recruits, scenario.owned)
+    if scenario.clients > LISTED and recruits > REHEARSING:
+        raise Incompatible(
+            f"attack {scenario.attack} trains {recruits} clients of its own in every round, and "
+            f"must train at most {REHEARSING} with more than {LISTED} clients; recruit fewer, or "
+            "lower --malicious"
         )
     if scenario.augment != "none" and data.kind != "image":
         raise Incompatible(f"--augment {scenario.augment} must have images, {got}; use none")
@@ -132,45 +139,6 @@ def build_network(resolution: Resolution, data: Data) -> Network:
     return network
 
 
-def populate(resolution: Resolution, data: Data, secret: Secret) -> Population:
-    """Deal the samples to the clients, split each client's, and draw the malicious clients."""
-    scenario = resolution.scenario
-    assert scenario.data_seed is not None  # a resolved scenario has one
-    dealt = Secret.of(scenario.data_seed, "data")
-    key = dealt.key("partition")
-    count = dealt_samples(data, scenario.split, scenario.dataset)
-    owner = None if data.owner is None else data.owner[:count]
-    labels = data.y[:count].cpu()
-    parts = hooks.split(resolution.partition, labels, scenario.clients, data.classes, key, owner)
-    splits = [
-        split_client(part, dealt.key("split", i), scenario.split) for i, part in enumerate(parts)
-    ]
-    device = data.y.device
-    train, validation, test = (
-        [part.to(device) for part in kind] for kind in zip(*splits, strict=True)
-    )
-    root = torch.empty(0, dtype=torch.int64, device=device)
-    if ask(resolution.plugins.defense, "traits", Traits).root:
-        if scenario.split == "per-client":
-            root, validation = take_root(validation, dealt.key("root"))
-        else:  # nobody has validation data: clients give training data away, but for one sample
-            root, train = take_root(train, dealt.key("root"), left=1)
-    published = None
-    if scenario.split == "published":
-        published = torch.arange(count, len(data), device=device)
-    return Population(
-        data=data,
-        train=train,
-        validation=validation,
-        test=test,
-        published=published,
-        root=root,
-        sizes=torch.tensor([len(part) for part in train], dtype=torch.float64),
-        malicious=malicious_clients(scenario.clients, scenario.malicious, secret.key("malicious")),
-        pseudonyms=secret.key("pseudonyms").permutation(scenario.clients),
-    )
-
-
 def canonical_choices(device: str, engine: str) -> tuple[str, str]:
     """Return the device and the executor of a canonical run, cpu and loop; `ConfigError` if others.
 
@@ -195,8 +163,11 @@ def followed(engine: str, attack: Attack) -> str:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device, CUDA deterministic and fp32 exact; `Unavailable` if it is absent."""
-    require("--device", name, name in DEVICES, f"{', '.join(DEVICES[:-1])} or {DEVICES[-1]}")
+    """Return the device, deterministic and on CUDA fp32 exact; `Unavailable` if it is absent.
+
+    ``auto`` is CUDA or the CPU; a backend that a package registers with torch goes by its name.
+    """
+    require_device_name(name)
     if name == "mps":
         raise Unavailable(
             "--device mps has no float64, in which losses, rules and bounds on ε are computed; "
@@ -205,14 +176,18 @@ def choose_device(name: str) -> torch.device:
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise Unavailable("--device cuda needs a CUDA device, got none; use --device cpu")
-    if name == "cpu" or not available:
-        return torch.device("cpu")
+    if name == "auto":
+        name = "cuda" if available else "cpu"
+    device = current(name)
+    if not accelerated(device):
+        return device
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
-    return torch.device("cuda")
+    return device
 
 
 def load_pool(dataset: str) -> Data:

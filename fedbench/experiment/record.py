@@ -77,11 +77,22 @@ class Environment(Part):
 
 
 def _written_round(round: Round, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
-    """Leave out the commitment where there is none: ordinary records have no such field."""
+    """Leave out a commitment and a number of dropped clients where there are none."""
     # Without a return type, as above.
     said: dict[str, Any] = write(round)
     if said.get("commitment") is None:
         said.pop("commitment", None)
+    if not said.get("dropped"):
+        said.pop("dropped", None)
+    return said
+
+
+def _written_timing(timing: Timing, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+    """Leave out the accelerator's memory where none was counted, as on every CPU."""
+    # Without a return type, as above.
+    said: dict[str, Any] = write(timing)
+    if said.get("peak_device_memory_mib") is None:
+        said.pop("peak_device_memory_mib", None)
     return said
 
 
@@ -154,7 +165,7 @@ class Record(Part):
     result: Result
     flags: list[str]
     digest: str = ""
-    timing: Timing
+    timing: Annotated[Timing, WrapSerializer(_written_timing)]
 
     _text: str | None = PrivateAttr(default=None)  # laid out, as read; None: as pydantic writes it
 

@@ -14,6 +14,7 @@ from fedbench.adversary.metrics import NOT_FINITE
 from fedbench.api import hooks
 from fedbench.core import registry
 from fedbench.core.canonical import in_force
+from fedbench.core.devices import peak_memory, title
 from fedbench.executors.cached_answers import processor
 from fedbench.executors.vmap import Stacked
 from fedbench.experiment.compatibility import counts_votes
@@ -47,12 +48,13 @@ def traffic(
     setup: Setup,
     up: list[Packet],
     down: list[Packet],
+    asked: int,
     accepted: Tensor,
     malicious: Tensor,
 ) -> dict[str, Any]:
     """Fields of a round that count rows and bits of the packets that were sent.
 
-    ``down`` is one packet for all clients, or one for each.
+    ``down`` is one packet for all the clients that were ``asked``, or one for each.
     """
     extra: int = hooks.ask(setup.plugins.mechanism, "message_bits", int)
     each = torch.tensor([packet.bits + extra for packet in up], dtype=torch.int64)
@@ -63,7 +65,7 @@ def traffic(
         "rejected_malicious": int((~accepted & malicious).sum()),
         "uplink_bits": int(each.sum()),
         "benign_uplink_bits": int(each[~malicious].sum()),
-        "downlink_bits": sum(p.bits for p in down) * (len(up) // max(len(down), 1)),
+        "downlink_bits": sum(p.bits for p in down) * (asked // max(len(down), 1)),
     }
 
 
@@ -95,6 +97,7 @@ def build_record(
     scenario = setup.scenario
     privacy = guarantee(setup, state.ledger)
     result = build_result(setup, state, rounds, None if privacy is None else privacy.epsilon)
+    on_device = peak_memory(setup.shared.device)
     return Record(
         id=setup.id,
         scenario=scenario,
@@ -114,6 +117,7 @@ def build_record(
         timing=Timing(
             seconds=seconds,
             peak_memory_mib=peak_memory_mib(),
+            peak_device_memory_mib=None if on_device is None else on_device / (1 << 20),
             attack_seconds=state.attack_seconds,
         ),
     ).sealed()
@@ -127,7 +131,7 @@ def build_result(
     assert score is not None  # the last round is always evaluated
     protocol = setup.plugins.protocol
     d = setup.shared.layout.d
-    messages = sum(len(r.clients) for r in rounds)
+    asked = sum(len(r.clients) + r.dropped for r in rounds)
     benign_messages = sum(len(r.clients) - r.malicious for r in rounds)
     entropies = [r.entropy_bits for r in rounds if r.entropy_bits is not None]
     uplink = [r.benign_uplink_bits for r in rounds if r.benign_uplink_bits is not None]
@@ -139,7 +143,7 @@ def build_result(
         per_client=None if setup.population.published is not None else spread(score.parts),
         uplink_bits_per_parameter=sum(uplink) / max(benign_messages, 1) / d if counted else None,
         entropy_bits_per_parameter=sum(entropies) / benign_messages / d if entropies else None,
-        downlink_bits_per_parameter=sum(r.downlink_bits for r in rounds) / max(messages, 1) / d,
+        downlink_bits_per_parameter=sum(r.downlink_bits for r in rounds) / max(asked, 1) / d,
         model_bits=hooks.ask(protocol, "model_bits", int, setup.shared, server),
         sparsity=score.sparsity,
         local_accuracy=rounds[-1].local_accuracy,
@@ -162,7 +166,6 @@ def spread(accuracies: Tensor) -> Spread:
 
 def environment(setup: Setup) -> Environment:
     """Return the machine and the versions."""
-    device = setup.shared.device
     return Environment(
         fedbench=code_version(),
         python=platform.python_version(),
@@ -170,10 +173,10 @@ def environment(setup: Setup) -> Environment:
         numpy=np.__version__,
         platform=platform.platform(),
         processor=f"{platform.machine()} {processor()}",
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        device=title(setup.shared.device),
         executor=type(setup.executor).__name__.lower(),
         threads=torch.get_num_threads(),
-        chunk=setup.executor.chunk if isinstance(setup.executor, Stacked) else None,
+        chunk=setup.executor.at_once if isinstance(setup.executor, Stacked) else None,
         canonical=setup.canonical and in_force(),
     )
 

@@ -43,13 +43,17 @@ else:
 
 TYPED = "typed"  # in the context of validation: the values are options of the command
 PLUGINS = ("protocol", "attack", "defense", "mechanism", "dataset", "model", "partition")
-REMARKED = ("split", "augment", "cohorts")  # what a line names only where it is unusual
+# Fields that a line names only where they are unusual.
+REMARKED = ("split", "augment", "cohorts", "availability")
 ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")
 MOST = 2**31 - 1  # of clients, rounds and whatever else is counted
 COUNTED = ("clients", "per_round", "rounds", "epochs", "batch_size", "eval_every", "attack_every")
 LAST_SEED = 2**63 - 1  # what a record, and who reads it, can hold
 # Left out of JSON at their defaults.
-UNWRITTEN = (*ADVERSARY, "defense_draw", "precision", "split", "augment", "cohorts")
+UNWRITTEN = (
+    *(*ADVERSARY, "defense_draw", "precision", "split", "augment", "cohorts"),
+    "availability",
+)
 
 
 if TYPE_CHECKING:  # the fields of the class are what it takes
@@ -113,6 +117,10 @@ class Scenario(BaseModel, metaclass=_Spoken):
     """Number of malicious clients in a round: random, as sampling has it; stratified, in every
     round their share of n, rounded down or up by a coin such that its mean is that share. No
     amplification by sampling is claimed then."""
+    availability: str = "none"
+    """Clients of a round that drop out after training, so that no message of theirs arrives: none;
+    dropout:p=0.1, each with that probability; trace:file=PATH, those that are not there by a file
+    with the columns device,first,last, client i being device i modulo the number of devices."""
     rounds: int = 40
     """Number of federated rounds."""
     epochs: int = 2
@@ -154,8 +162,8 @@ class Scenario(BaseModel, metaclass=_Spoken):
     after 4 black pixels were added on every side, and flips half of all images left to right.
     Images that validate and test stay as they are."""
     precision: Precision = "fp32"
-    """Precision of training: fp32, or bf16 for the products of the network, with weights and steps
-    in float32; that differs by more than rounding."""
+    """Precision of training: fp32, or tf32 (CUDA only) or bf16 for the products of the network,
+    with weights and steps in float32; these differ by more than rounding."""
     server_checks: Checks = "finite"
     """Rows that the server rejects: finite, those with NaN or infinity; range, also those that no
     honest encoder sends, whatever its input; none, only those that do not decode."""
@@ -187,6 +195,7 @@ class Scenario(BaseModel, metaclass=_Spoken):
     @model_validator(mode="after")
     def _sensible(self, info: ValidationInfo) -> Self:
         from fedbench.api import Knowledge
+        from fedbench.experiment import availability
         from fedbench.privacy.conversion import check_claim
 
         typed = bool(info.context and info.context.get(TYPED))
@@ -223,6 +232,8 @@ class Scenario(BaseModel, metaclass=_Spoken):
             )
         if self.knowledge is not None:
             Knowledge.parse(self.knowledge)
+        if self.availability != availability.NONE:
+            availability.parse(self.availability)
         check_claim(self.delta)
         for name in ("seed", "data_seed", "defense_draw"):
             value = getattr(self, name)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -12,42 +13,18 @@ from fedbench.adversary.rehearsal import rehearsal
 from fedbench.adversary.threat_model import OwnedRows
 from fedbench.api import Attack, Memory, Rehearsal, Sees, ServerView, Shared, Traits, hooks
 from fedbench.core.blame import Hook, ask
+from fedbench.core.permutations import LISTED, distinct
 from fedbench.core.rng import Secret
 from fedbench.core.sources import SourceFile
 from fedbench.core.trees import Layout, Tree
-from fedbench.data.datasets import Data
 from fedbench.executors.training import Client, Executor, untouched
 from fedbench.experiment import cohorts
 from fedbench.experiment.compatibility import Plugins
+from fedbench.experiment.population import Population
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import Payload
 
-
-@dataclass(frozen=True, eq=False)
-class Population:
-    """The ``N`` clients: their samples, and which of them the adversary owns."""
-
-    data: Data  # pool of samples, on the device
-    train: list[Tensor]  # indices of each client's samples
-    validation: list[Tensor]  # empty ones under a split without validation
-    test: list[Tensor]  # empty ones where the published test images test
-    published: Tensor | None  # indices of the published test images if they test, else None
-    root: Tensor  # indices of the server's root data; empty for defenses that need none
-    sizes: Tensor  # ``(N,)`` float64, number of training samples of each client
-    malicious: Tensor  # ``(N,)`` bool
-    pseudonyms: Tensor  # ``(N,)`` int64, numbers by which the defense knows the clients
-
-    def of_benign(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Return those of the parts, one per client, whose client is not malicious."""
-        return [part for i, part in enumerate(parts) if not self.malicious[i]]
-
-    @property
-    def judged(self) -> list[Tensor]:
-        """Parts on which models are judged: the test parts of the benign clients, one for each.
-
-        Where the published test images test, they are the only part.
-        """
-        return self.of_benign(self.test) if self.published is None else [self.published]
+REHEARSING = 1000  # clients of an adversary that owns more than can be listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +41,14 @@ class Setup:
     sources: Sequence[SourceFile]  # of plug-ins of other packages
     canonical: bool  # whether it is to have the same numbers on every processor
 
+    def noncompliant(self, ids: Sequence[int]) -> Tensor:
+        """``(n,)`` bool: clients that never add noise, the adversary's if its attack acts."""
+        return self.population.malicious[ids] & ~torch.tensor(self.plugins.attack.idle)
+
     @property
-    def noncompliant(self) -> Tensor:
-        """``(N,)`` bool: clients that never add noise, the adversary's if its attack acts."""
-        return self.population.malicious & ~torch.tensor(self.plugins.attack.idle)
+    def noncompliant_clients(self) -> int:
+        """Number of all clients that never add noise."""
+        return 0 if self.plugins.attack.idle else self.population.malicious.count
 
     @property
     def sees(self) -> Sees:
@@ -94,27 +75,31 @@ class Setup:
     def hostile(self, ids: Sequence[int], step: int) -> Tensor:
         """``(n,)`` bool: clients whose messages are not honest ones in this round."""
         active = self.acts(step) and not self.plugins.attack.idle
-        return self.population.malicious[list(ids)] & torch.tensor(active)
+        return self.population.malicious[ids] & torch.tensor(active)
 
     def owned(self, ids: Sequence[int], step: int) -> OwnedRows:
         """Return the rows of a round, of the clients ``ids``, that belong to the adversary."""
         malicious = self.population.malicious
-        rows = malicious[list(ids)].nonzero()[:, 0]
+        rows = malicious[ids].nonzero()[:, 0]
         owned = [ids[row] for row in rows.tolist()]
         return OwnedRows(
             rows=rows,
             ids=owned,
-            numbers=(malicious.cumsum(0) - 1)[owned].tolist(),
-            total=int(malicious.sum()),
+            numbers=malicious.numbers(owned),
+            total=malicious.count,
             secret=self.secret.derive("adversary", step),
         )
 
     def rehearse(
         self, server: Any, step: int, ids: Sequence[int], alone: bool, received: Payload, n: int
     ) -> Rehearsal:
-        """Return the rehearsal of the adversary's clients ``ids``, or of all that it owns."""
+        """Return the rehearsal of the adversary's clients ``ids``, or of all that it owns.
+
+        Of more than `LISTED` clients it has the samples of at most `REHEARSING` that it owns, those
+        with the first numbers: a model is rehearsed on a sample as well, in bounded time.
+        """
         population = self.population
-        owned = ids if alone else population.malicious.nonzero()[:, 0].tolist()
+        owned = ids if alone else self.rehearsing
         rows = torch.cat([population.train[i] for i in owned])
         x = population.data.floats(rows)
         y = population.data.y[rows]
@@ -122,21 +107,44 @@ class Setup:
         state = threat_model.alone(server)
         return rehearsal(self.executor, state, received, ids[0], n, x, y, secret)
 
+    @cached_property
+    def rehearsing(self) -> list[int]:
+        """Clients of the adversary whose samples it rehearses with."""
+        malicious = self.population.malicious
+        if self.scenario.clients <= LISTED:
+            return malicious.ids()
+        return malicious.ids(torch.arange(min(REHEARSING, malicious.count)))
+
     def sample(self, step: int) -> list[int]:
         """Draw the clients of a round."""
         return cohorts.draw(self.scenario, self.population.malicious, self.secret, step)
 
-    def client(self, i: int, tree: Tree, memory: Memory | None, step: int) -> Client:
-        """Client ``i`` of a round, with the tree that it received and what it remembers."""
-        population = self.population
-        honest = self.plugins.mechanism.wrap_grad
+    def arriving(self, ids: Sequence[int], step: int) -> list[int]:
+        """Return the places, in a round of the clients ``ids``, of those that do not drop out."""
+        return cohorts.present(self.scenario, self.secret, step, ids)
+
+    def taking_part(self, step: int) -> list[int]:
+        """Return the clients of a round whose messages arrive, in the order of the rows."""
+        ids = self.sample(step)
+        return [ids[place] for place in self.arriving(ids, step)]
+
+    def client(
+        self, i: int, tree: Tree, memory: Memory | None, step: int, complies: bool | None = None
+    ) -> Client:
+        """Client ``i`` of a round, with the tree that it received and what it remembers.
+
+        Whether it ``complies`` with the mechanism is looked up if left out.
+        """
+        data = self.population.data
+        rows = self.population.train[i]
+        complies = not self.noncompliant([i]) if complies is None else complies
         return Client(
             tree=tree,
-            x=population.data.floats(population.train[i]),
-            y=population.data.y[population.train[i]],
+            x=data.floats(rows),
+            y=data.y[rows],
             key=self.secret.key("client", step, i),
             memory=memory or ask(self.plugins.protocol, "memory", dict, self.shared),
-            wrap_grad=untouched if self.noncompliant[i] else honest,
+            wrap_grad=self.plugins.mechanism.wrap_grad if complies else untouched,
             round=step,
         )
 
@@ -144,8 +152,9 @@ class Setup:
         self, ids: Sequence[int], trees: Sequence[Tree], memories: Mapping[int, Memory], step: int
     ) -> list[Client]:
         """Return the clients of a round; ``trees`` has one for all, or one for each."""
+        complies = (~self.noncompliant(ids)).tolist()
         return [
-            self.client(i, trees[row % len(trees)], memories.get(i), step)
+            self.client(i, trees[row % len(trees)], memories.get(i), step, complies[row])
             for row, i in enumerate(ids)
         ]
 
@@ -159,10 +168,9 @@ class Setup:
         hook.must(wanted is None or counts, "None or a number of clients", wanted)
         if wanted == 0 or not len(owned):
             return []
-        everyone = self.population.malicious.nonzero()[:, 0]
-        count = len(everyone) if wanted is None else min(wanted, len(everyone))
-        drawn = owned.secret.key("recruits").permutation(len(everyone))[:count]
-        return sorted(everyone[drawn].tolist())
+        malicious = self.population.malicious
+        count = malicious.count if wanted is None else min(wanted, malicious.count)
+        return malicious.ids(distinct(owned.secret.key("recruits"), malicious.count, count))
 
     def recruited(
         self,
@@ -204,8 +212,7 @@ class Setup:
         All weights are equal where the protocol says so, or where central noise needs it.
         """
         alike = not self.plugins.protocol.weighted or self.plugins.mechanism.central
-        rows = list(ids)
-        sizes = self.population.sizes[rows]
+        sizes = self.population.sizes(ids)
         draw = self.scenario.defense_draw
         needs = ask(self.plugins.defense, "traits", Traits)
         return ServerView(
@@ -214,11 +221,11 @@ class Setup:
             step,
             key=self.secret.key("defense", step, *([draw] if draw else [])),
             expected=self.scenario.per_round,
-            ids=self.population.pseudonyms[rows],
+            ids=self.population.pseudonyms[list(ids)],
             layout=ask(self.plugins.protocol, "trained", Layout, self.shared),
             network=self.shared.network if needs.network else None,
             root=self.root_message(broadcast, step) if needs.root else None,
-            truth=self.hostile(rows, step) if needs.oracle else None,
+            truth=self.hostile(ids, step) if needs.oracle else None,
         )
 
     def root_message(self, broadcast: Payload, step: int) -> Payload:

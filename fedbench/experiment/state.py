@@ -1,5 +1,6 @@
 """State of a run: everything that changes from round to round."""
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ from fedbench.adversary.threat_model import AdversaryMemory
 from fedbench.api import Memory
 from fedbench.core.trees import Tree
 from fedbench.experiment.evaluation import Evaluation
+from fedbench.experiment.memories import Memories
 from fedbench.privacy.accountants import Ledger
 
 
@@ -21,7 +23,7 @@ class RunState:
     mechanism: Any = None
     adversary: AdversaryMemory = field(default_factory=dict)
     learned: Tensor | None = None  # by the adversary's clients before they train
-    memories: dict[int, Memory] = field(default_factory=dict)  # of each client that took part
+    memories: MutableMapping[int, Memory] = field(default_factory=Memories)  # of who took part
     ledger: Ledger = field(default_factory=Ledger)
     score: Evaluation | None = None  # of the model deployed when test data was last read
     local_accuracies: dict[int, float] = field(default_factory=dict)  # of benign clients' models

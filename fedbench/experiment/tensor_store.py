@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedbench.core.devices import accelerated
 from fedbench.core.errors import ConfigError
 from fedbench.core.files import replaced
 from fedbench.experiment.state_bytes import (
@@ -108,7 +109,7 @@ def write(path: Path, value: object, about: Mapping[str, str], packages: Collect
     """
     writer = Tensors(packages)
     tree = torch.frombuffer(bytearray(b"".join(writer.pieces(value))), dtype=torch.uint8)
-    sizes = [[len(memory), int(memory.device.type != "cpu")] for memory in writer.memories]
+    sizes = [[len(memory), int(accelerated(memory.device))] for memory in writer.memories]
     small = [memory.cpu() for memory in writer.memories if len(memory) < SMALL]
     tensors = {
         TREE: tree,

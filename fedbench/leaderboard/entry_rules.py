@@ -89,7 +89,7 @@ def _told_twice(run: Record) -> Iterator[tuple[str, Any, Any]]:
     looks = [step for step in steps if is_evaluated(run.scenario, step)]
     yield "looks", looks, [r.step for r in run.rounds if r.accuracy is not None]
     benign = sum(len(r.clients) - r.malicious for r in run.rounds)
-    everybody = sum(len(r.clients) for r in run.rounds)
+    everybody = sum(len(r.clients) + r.dropped for r in run.rounds)
     up = sum(r.benign_uplink_bits or 0 for r in run.rounds) / max(benign, 1) / run.parameters
     down = sum(r.downlink_bits for r in run.rounds) / max(everybody, 1) / run.parameters
     yield "accuracy", run.result.accuracy, run.rounds[-1].accuracy

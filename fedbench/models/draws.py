@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedbench.core.devices import accelerated
 from fedbench.core.rng import Key
 
 
@@ -18,9 +19,10 @@ def own_draws(key: Key, device: torch.device | str = "cpu") -> Iterator[None]:
     before = _state()
     on = torch.device(device)
     generators = [torch.default_generator]
-    if on.type == "cuda":
-        number = torch.cuda.current_device() if on.index is None else on.index
-        generators.append(torch.cuda.default_generators[number])
+    if accelerated(on):
+        module = torch.get_device_module(on)
+        number = module.current_device() if on.index is None else on.index
+        generators.append(module.default_generators[number])
     states = [generator.get_state() for generator in generators]
     try:
         for generator in generators:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedbench.core.devices import accelerated
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
@@ -54,7 +55,7 @@ def laid_out(x: Tensor) -> Tensor:
 
     On a CPU that is channels last (benchmarks/shortcuts.py has the ratios), elsewhere their own.
     """
-    return channels_last(x) if x.device.type == "cpu" else x
+    return x if accelerated(x.device) else channels_last(x)
 
 
 class Network(ABC):

@@ -10,11 +10,22 @@ from fedbench.payload.patches import CoordinatedPatches, Patch, SeededPatches, S
 from fedbench.payload.rankings import Rankings, TopRankings, ranking, reputation
 from fedbench.payload.residues import SUMMED, Residues, masked_packets, sum_of_packets, summands
 from fedbench.payload.rotated_levels import RotatedLevels
+from fedbench.payload.scalars import History, MissedScalars, Scalars
 from fedbench.payload.sparse import GatedVectors, PrunedVectors, SeededSparse, SparseVectors
 
 __all__ = ["BinaryMasks", "Checks", "CoordinatedPatches", "FewValues", "FloatVectors"]
-__all__ += ["GatedVectors", "HalfVectors", "Levels", "MixtureVectors", "NoiseMasks", "Patch"]
-__all__ += ["Payload", "PrunedVectors", "Rankings", "Residues", "RotatedLevels", "ScaledSigns"]
-__all__ += ["SeededPatches", "SeededSparse", "SignBits", "SparsePatches", "SparseVectors", "Spec"]
+__all__ += ["GatedVectors", "HalfVectors", "History", "Levels", "MissedScalars", "MixtureVectors"]
+__all__ += ["NoiseMasks", "Patch", "Payload", "PrunedVectors", "Rankings", "Residues"]
+__all__ += [
+    "RotatedLevels",
+    "Scalars",
+    "ScaledSigns",
+    "SeededPatches",
+    "SeededSparse",
+    "SignBits",
+    "SparsePatches",
+    "SparseVectors",
+    "Spec",
+]
 __all__ += ["TopRankings", "identical", "ranking", "reputation", "require_same_form", "same"]
 __all__ += ["SUMMED", "masked_packets", "sum_of_packets", "summands"]

@@ -3,15 +3,17 @@
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from fedbench.core.choices import Checks
+from fedbench.core.copies import sent
 from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.threads import each
 from fedbench.core.tiling import finite_rows
 from fedbench.payload.packets import Packet, Part, join
 
@@ -54,7 +56,8 @@ class Payload(ABC):
         """Return the messages of these rows, copied; negative ones count from the end."""
         index = torch.as_tensor(rows, dtype=torch.long)
         index = torch.where(index < 0, index + len(self), index)
-        taken = {name: x.index_select(0, index.to(x.device)) for name, x in self._tensors().items()}
+        tensors = self._tensors().items()
+        taken = {name: x.index_select(0, sent(index, x.device)) for name, x in tensors}
         return dataclasses.replace(self, **taken)
 
     def put(self, rows: Tensor | Sequence[int], other: Self) -> Self:
@@ -114,13 +117,23 @@ class Payload(ABC):
         """
         return torch.ones(len(self), dtype=torch.bool)
 
-    def parts(self) -> list[list[Part]]:
-        """Return the parts of the messages in their order on the wire, each with ``n`` rows."""
+    def travelling(self) -> dict[str, Tensor]:
+        """Return the tensors that are sent, by the names of their fields."""
+        return self._tensors()
+
+    def parts(self) -> list[Part]:
+        """Return the parts of the one message, which is on the CPU, in their order on the wire."""
         raise NotImplementedError
 
     def encode(self) -> list[Packet]:
         """Return one packet per row; canonical: equal messages have equal bytes."""
-        return [join(row) for row in zip(*self.parts(), strict=True)]
+        here = {name: x.cpu() for name, x in self.travelling().items()}
+
+        def packet(row: int) -> Packet:
+            own = {name: x[row : row + 1] for name, x in here.items()}
+            return join(dataclasses.replace(self, **own).parts())
+
+        return each(packet, range(len(self)))
 
     @classmethod
     @abstractmethod
@@ -132,17 +145,22 @@ class Payload(ABC):
         cls, packets: Sequence[Packet], spec: Spec, device: torch.device | str = "cpu"
     ) -> tuple[Self | None, Tensor]:
         """Return the legal messages (None if there are none), and which were accepted, ``(n,)``."""
-        accepted = torch.zeros(len(packets), dtype=torch.bool)
-        rows = []
-        for i, packet in enumerate(packets):
-            with suppress(IllegalPayloadError):
-                rows.append(cls.decode_row(packet, spec))
-                accepted[i] = True
+        decoded = each(partial(cls._decoded, spec=spec), packets)
+        accepted = torch.tensor([row is not None for row in decoded], dtype=torch.bool)
+        rows = [row for row in decoded if row is not None]
         if not rows:
             return None, accepted
         columns = [row._tensors() for row in rows]
-        stacked = {name: torch.cat([x[name] for x in columns]).to(device) for name in columns[0]}
+        stacked = {n: sent(torch.cat([x[n] for x in columns]), device) for n in columns[0]}
         return dataclasses.replace(rows[0], **stacked), accepted
+
+    @classmethod
+    def _decoded(cls, packet: Packet, spec: Spec) -> Self | None:
+        """Return the message of one packet, or None if none has its bytes."""
+        try:
+            return cls.decode_row(packet, spec)
+        except IllegalPayloadError:
+            return None
 
     def receive(
         self, packets: Sequence[Packet], checks: Checks, device: torch.device | str = "cpu"
@@ -163,10 +181,11 @@ class Payload(ABC):
         ``none``: all; ``finite``: no NaN, no infinity; ``range``: also `in_range`.
         """
         rows = torch.ones(len(self), dtype=torch.bool)
-        if checks != "none":
-            for x in self._tensors().values():
-                if x.is_floating_point():
-                    rows &= finite_rows(x).cpu()
+        if checks == "none" or not len(self):
+            return rows
+        floats = [x for x in self._tensors().values() if x.is_floating_point()]
+        if floats:
+            rows = torch.stack([finite_rows(x) for x in floats]).all(dim=0).cpu()
         return rows & self.in_range().cpu() if checks == "range" else rows
 
 

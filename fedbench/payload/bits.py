@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,10 +38,9 @@ class SignBits(Payload):
         """Return the signs; 0 is as close to both and becomes +1."""
         return type(self)(values >= 0)
 
-    def encode(self) -> list[Packet]:
+    def parts(self) -> list[Part]:
         """Return eight signs per byte, the first one in the highest bit."""
-        packed = np.packbits(self.positive.cpu().numpy(), axis=1)
-        return [Packet(row.tobytes(), self.positive.shape[1]) for row in packed]
+        return [wire.pack(self.positive[0].numpy(), 1)]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
@@ -88,8 +86,8 @@ class ScaledSigns(Payload):
         positive = (values[:, :d] >= 0) | still
         return dataclasses.replace(self, positive=positive, rest=values[:, d:].to(torch.float32))
 
-    def parts(self) -> list[list[Part]]:
-        signs = [wire.pack(positive, 1) for positive in self.positive.cpu().numpy()]
+    def parts(self) -> list[Part]:
+        signs = wire.pack(self.positive[0].numpy(), 1)
         return [wire.number_bytes(self.scales), wire.number_bytes(self.rest), signs]
 
     @classmethod
@@ -161,9 +159,8 @@ class BinaryMasks(Payload):
         """Return ``d H2(share of ones)`` bits, and 32 per float."""
         return mask_entropy(self.mask) + 32 * self.rest.shape[1]
 
-    def parts(self) -> list[list[Part]]:
-        coded = [wire.code_bits(mask) for mask in self.mask.cpu().numpy()]
-        return [wire.number_bytes(self.rest), coded]
+    def parts(self) -> list[Part]:
+        return [wire.number_bytes(self.rest), wire.code_bits(self.mask[0].numpy())]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
@@ -260,8 +257,8 @@ class NoiseMasks(Payload):
         """Return ``d H2(share of ones)`` bits, 32 per float, and the seed."""
         return mask_entropy(self.mask) + 32 * self.rest.shape[1] + 64
 
-    def parts(self) -> list[list[Part]]:
-        coded = [wire.code_bits(mask) for mask in self.mask.cpu().numpy()]
+    def parts(self) -> list[Part]:
+        coded = wire.code_bits(self.mask[0].numpy())
         return [wire.number_bytes(self.seeds), wire.number_bytes(self.rest), coded]
 
     @classmethod

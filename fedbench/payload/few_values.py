@@ -49,9 +49,8 @@ class FewValues(Payload):
     def nearest(self, values: Tensor) -> Self:
         return type(self)(values.to(torch.float32), self.coded)
 
-    def parts(self) -> list[list[Part]]:
-        rows = [_coded(row, self.coded) for row in self.x.cpu()]
-        return [list(parts) for parts in zip(*rows, strict=True)] or [[]]
+    def parts(self) -> list[Part]:
+        return list(_coded(self.x[0], self.coded))
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
@@ -93,10 +92,10 @@ def _coded(row: Tensor, coded: int) -> tuple[Part, Part, Part, Part]:
     if 0 < count <= MOST:
         words, bits = code_entropy(places, count - 1)
         if 32 * count + bits < 32 * coded:
-            (values,) = number_bytes(torch.from_numpy(table.view(np.float32))[None])
-            (rest,) = number_bytes(row[None, coded:])
+            values = number_bytes(torch.from_numpy(table.view(np.float32))[None])
+            rest = number_bytes(row[None, coded:])
             return _number(count), values, rest, (words, bits)
-    (floats,) = number_bytes(row[None])
+    floats = number_bytes(row[None])
     nothing = np.zeros(0, dtype=np.uint8)
     return _number(0), (nothing, 0), floats, (nothing, 0)
 

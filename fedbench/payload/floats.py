@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbench.core.copies import sent
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.packets import Packet, Part, floats_of, number_bytes, split
@@ -53,7 +54,7 @@ class FloatVectors(Payload):
         x = np.empty((len(rows), d), dtype=np.float32)
         for row, data in zip(x, rows, strict=True):
             row[:] = np.frombuffer(data, dtype="<f4")
-        return cls(torch.from_numpy(x).to(device)), right
+        return cls(sent(torch.from_numpy(x), device)), right
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
@@ -142,7 +143,7 @@ class MixtureVectors(Payload):
         rows = torch.arange(len(values), device=values.device)
         return type(self)(r, blocks[rows, r.argmax(dim=1)].to(torch.float32))
 
-    def parts(self) -> list[list[Part]]:
+    def parts(self) -> list[Part]:
         return [number_bytes(self.r), number_bytes(self.x)]
 
     @classmethod

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedbench.core.blocks import block_norms, spread
+from fedbench.core.devices import accelerated
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.entropy_coding import code_elias, code_entropy, decode_elias, decode_entropy
@@ -49,6 +51,27 @@ def scales_of(x: Tensor, lengths: tuple[int, ...], norm: Norm) -> Tensor:
     up = torch.nextafter(scales, torch.full_like(scales, torch.inf))
     scales = torch.where(scales < norms, up, scales)
     return torch.where(torch.isfinite(norms), scales, torch.nan)
+
+
+def histograms(levels: Tensor, top: int) -> Tensor:
+    """``(n, 2 top + 1)`` int64 on the CPU: how often each of ``-top .. top`` is in a row.
+
+    On a CPU row by row, which needs less memory; elsewhere all at once, which is read once.
+
+    >>> histograms(torch.tensor([[0, 1, 1], [-1, -1, 0]]), 1).tolist()
+    [[0, 1, 2], [2, 1, 0]]
+    """
+    at_once = max(len(levels), 1) if accelerated(levels.device) else 1
+    counted = [together(part, top) for part in torch.split(levels, at_once)]
+    return torch.cat(counted)
+
+
+def together(levels: Tensor, top: int) -> Tensor:
+    """Return `histograms` of all rows from one count."""
+    width = 2 * top + 1
+    starts = torch.arange(len(levels), device=levels.device)[:, None] * width + top
+    places = (levels.to(torch.int64) + starts).reshape(-1)
+    return torch.bincount(places, minlength=width * len(levels)).reshape(-1, width).cpu()
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +126,10 @@ class Levels(Payload):
         """Return ``d H`` bits with the entropy H of a row's levels, and 32 per scale and float."""
         floats = 32 * (self.scales.shape[1] + self.rest.shape[1])
         bits = []
-        for row in self.levels:
-            histogram = torch.bincount(row.to(torch.int64) + self.top)
+        for histogram in histograms(self.levels, self.top):
             counts = histogram[histogram > 0].double()
-            bits.append(-(counts * torch.log2(counts / len(row))).sum() + floats)
-        return torch.stack(bits).cpu() if bits else torch.zeros(0, dtype=torch.float64)
+            bits.append(-(counts * torch.log2(counts / self.levels.shape[1])).sum() + floats)
+        return torch.stack(bits) if bits else torch.zeros(0, dtype=torch.float64)
 
     def headers(self) -> dict[str, Tensor]:
         return {"scales": self.scales}
@@ -128,10 +150,9 @@ class Levels(Payload):
         fits = torch.where(self.scales == 0, norms == 0, fits)
         return (fits & (self.scales >= 0)).all(dim=1)
 
-    def parts(self) -> list[list[Part]]:
-        rows = self.levels.cpu().numpy()
-        elias = self.code == "elias"
-        coded = [code_elias(row) if elias else code_entropy(row, self.top) for row in rows]
+    def parts(self) -> list[Part]:
+        row = self.levels[0].numpy()
+        coded = code_elias(row) if self.code == "elias" else code_entropy(row, self.top)
         return [number_bytes(self.scales), number_bytes(self.rest), coded]
 
     @classmethod
@@ -139,6 +160,6 @@ class Levels(Payload):
         (d,), (count,), (p,), top = spec["levels"], spec["scales"], spec["rest"], spec["top"]
         scales, rest, data = cut(packet, 4 * count, 4 * p)
         decode = decode_elias if spec["code"] == "elias" else decode_entropy
-        levels = torch.from_numpy(decode(data, d, top)).to(torch.int16)[None]
+        levels = torch.from_numpy(decode(data, d, top).astype(np.int16))[None]
         form = top, spec["sizes"], spec["bucket"], spec["norm"], spec["code"]
         return cls(levels, floats_of(scales), floats_of(rest), *form)

@@ -36,7 +36,7 @@ class Packet:
         return cls(data, 8 * len(data))
 
 
-def pack(symbols: npt.NDArray[np.integer], width: int) -> Part:
+def pack(symbols: npt.NDArray[np.integer | np.bool], width: int) -> Part:
     """Return big-endian ``width``-bit symbols, one after the other.
 
     >>> data, bits = pack(np.array([5, 2, 7]), 3)  # 101 010 111
@@ -46,18 +46,19 @@ def pack(symbols: npt.NDArray[np.integer], width: int) -> Part:
     count = len(symbols)
     if width == 1:
         return np.packbits(symbols.astype(np.bool_, copy=False)), count
-    groups = np.zeros((-(-count // 8), 8), dtype=np.uint32)
+    groups = np.zeros((-(-count // 8), 4, 2), dtype=np.uint64)  # eight symbols are `width` bytes
     groups.reshape(-1)[:count] = symbols
-    out = np.zeros((len(groups), width), dtype=np.uint8)  # eight symbols fill `width` bytes
-    for i in range(8):
-        stop = (i + 1) * width
-        for byte in range(i * width // 8, -(-stop // 8)):
-            shift = 8 * (byte + 1) - stop  # how far the symbol sits left of this byte's end
-            column = groups[:, i]
-            piece = column << np.uint32(shift) if shift >= 0 else column >> np.uint32(-shift)
-            out[:, byte] |= piece.astype(np.uint8)
+    pairs = groups[:, :, 0] << np.uint64(width) | groups[:, :, 1]
+    words = np.zeros((len(groups), -(-width // 8)), dtype=np.uint64)
+    for i, pair in enumerate(pairs.T):
+        stop = 2 * (i + 1) * width
+        for word in range(2 * i * width // 64, -(-stop // 64)):
+            shift = 64 * (word + 1) - stop  # how far the pair sits left of this word's end
+            piece = pair << np.uint64(shift) if shift >= 0 else pair >> np.uint64(-shift)
+            words[:, word] |= piece
+    data = words.astype(">u8").view(np.uint8).reshape(len(groups), 8 * words.shape[1])
     bits = count * width
-    return out.reshape(-1)[: -(-bits // 8)], bits
+    return data[:, :width].reshape(-1)[: -(-bits // 8)], bits
 
 
 def unpack(data: Bytes, count: int, width: int) -> npt.NDArray[np.int32]:
@@ -65,19 +66,15 @@ def unpack(data: Bytes, count: int, width: int) -> npt.NDArray[np.int32]:
     if width == 1:
         return np.unpackbits(data, count=count).astype(np.int32)
     groups = -(-count // 8)
-    padded = np.zeros(groups * width, dtype=np.uint8)
+    padded = np.zeros((groups + 1) * width + 8, dtype=np.uint8)
     padded[: len(data)] = data
-    table = padded.reshape(groups, width)
-    out = np.zeros((groups, 8), dtype=np.uint32)
+    out = np.empty((groups, 8), dtype=np.int32)
     for i in range(8):
-        stop = (i + 1) * width
-        for byte in range(i * width // 8, -(-stop // 8)):
-            shift = 8 * (byte + 1) - stop
-            column = table[:, byte].astype(np.uint32)
-            out[:, i] |= column >> np.uint32(shift) if shift >= 0 else column << np.uint32(-shift)
-    if width < 32:
-        out &= np.uint32((1 << width) - 1)
-    return out.reshape(-1)[:count].astype(np.int32)
+        start = i * width // 8
+        words = np.ndarray(groups, ">u8", padded, start, (width,))  # the symbol is within 8 bytes
+        last = 64 - (i * width - 8 * start) - width  # bits of the word behind it
+        out[:, i] = words.astype(np.uint64) >> np.uint64(last) & np.uint64((1 << width) - 1)
+    return out.reshape(-1)[:count]
 
 
 def join(parts: Sequence[Part]) -> Packet:
@@ -116,11 +113,10 @@ def index_width(count: int) -> int:
     return (count - 1).bit_length()
 
 
-def number_bytes(x: Tensor) -> list[Part]:
-    """Return each row ``(n, p)`` of float32 or int64 as little-endian bytes, and its bits."""
-    rows = x.cpu().contiguous().numpy()
-    rows = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
-    return [(np.frombuffer(row.tobytes(), dtype=np.uint8), 8 * row.nbytes) for row in rows]
+def number_bytes(x: Tensor) -> Part:
+    """Return the row ``(1, p)`` of float32 or int64 as little-endian bytes, and its bits."""
+    row = np.ascontiguousarray(x[0].numpy())
+    return row.astype(row.dtype.newbyteorder("<"), copy=False).view(np.uint8), 8 * row.nbytes
 
 
 def floats_of(data: Bytes) -> Tensor:
@@ -129,8 +125,8 @@ def floats_of(data: Bytes) -> Tensor:
 
 
 def behind(mask: Tensor, x: Tensor) -> Tensor:
-    """Return ``x (d,)`` where ``mask (d,)`` is 1, on the CPU: torch's own way is slow there."""
-    return torch.from_numpy(np.compress(mask.cpu().numpy(), x.cpu().numpy()))
+    """Return ``(1, k)`` of ``x (1, d)`` where ``mask (1, d)`` is 1: torch's own way is slow."""
+    return torch.from_numpy(np.compress(mask[0].numpy(), x[0].numpy()))[None]
 
 
 def placed(mask: Tensor, entries: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbench.core.choices import Checks
+from fedbench.core.copies import sent
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload import packets as wire
 from fedbench.payload.base import Payload, Spec, require_form
@@ -36,8 +37,12 @@ class Patch(Payload):
     ) -> tuple[Self, Tensor]:
         """Return the messages that pass, as patches of what is remembered here."""
         received, accepted = super().receive(packets, checks, device)
-        remembered = self.remembered[accepted.to(self.remembered.device)]
+        remembered = self.remembered[sent(accepted.nonzero()[:, 0], self.remembered.device)]
         return dataclasses.replace(received, remembered=remembered), accepted
+
+    def travelling(self) -> dict[str, Tensor]:
+        tensors = super().travelling()
+        return {name: x for name, x in tensors.items() if name != "remembered"}
 
     def require_memory(self, d: int) -> None:
         """Raise `IllegalPayloadError` unless ``remembered`` is ``(n, d)`` float32."""
@@ -138,7 +143,7 @@ class CoordinatedPatches(Patch):
             self, entries=entries, rest=values[:, self.d :].to(torch.float32)
         )
 
-    def parts(self) -> list[list[Part]]:
+    def parts(self) -> list[Part]:
         return [wire.number_bytes(self.entries), wire.number_bytes(self.rest)]
 
     @classmethod

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbench.core.devices import accelerated
 from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.scatter import scatter_distinct
 from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.packets import Packet, Part, index_width, pack, split, unpack
 
@@ -27,7 +29,7 @@ def argsort(x: Tensor) -> Tensor:
         x = x if x.dtype == torch.float64 else x.to(torch.float32)
         bits = (x + 0.0).contiguous().view(integer)  # adding turns -0.0 into 0.0
         x = torch.where(bits < 0, bits ^ torch.iinfo(integer).max, bits)
-    if len(x) and x.device.type == "cpu":
+    if len(x) and not accelerated(x.device):
         return torch.stack([torch.sort(row, stable=True).indices for row in x])
     return torch.sort(x, dim=1, stable=True).indices
 
@@ -64,7 +66,7 @@ def reputation(
     for layer, positions in zip(layers, torch.split(out, list(sizes), dim=1), strict=True):
         size, count = positions.shape[1], layer.shape[1]
         ends = torch.arange(size - count, size, dtype=torch.int32, device=symbols.device)
-        positions.scatter_(1, layer.to(torch.int64), ends.expand_as(layer))
+        scatter_distinct(positions, 1, layer.to(torch.int64), ends.expand_as(layer))
     return out
 
 
@@ -106,10 +108,10 @@ class _EdgeLists(Payload):
         """Sort the values: by the rearrangement inequality no permutation is closer."""
         return dataclasses.replace(self, symbols=ranking(values, self.sizes, self.counts))
 
-    def parts(self) -> list[list[Part]]:
-        layers = np.split(self.symbols.cpu().numpy(), np.cumsum(self.counts)[:-1], axis=1)
-        pairs = zip(layers, map(index_width, self.sizes), strict=True)
-        return [[pack(row, width) for row in layer] for layer, width in pairs]
+    def parts(self) -> list[Part]:
+        layers = np.split(self.symbols[0].numpy(), np.cumsum(self.counts)[:-1])
+        pairs = zip(layers, self.sizes, strict=True)
+        return [pack(layer, index_width(size)) for layer, size in pairs]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
@@ -124,7 +126,9 @@ class _EdgeLists(Payload):
             layer = unpack(data, count, width)
             if count and int(layer.max()) >= size:
                 raise IllegalPayloadError(f"an edge must be below {size}, got {int(layer.max())}")
-            if count and int(np.bincount(layer).max()) > 1:
+            named = np.zeros(size, dtype=np.bool_)
+            named[layer] = True
+            if np.count_nonzero(named) < count:
                 raise IllegalPayloadError(f"a ranking of {size} edges must not name an edge twice")
             layers.append(layer)
         return cls(**spec | {"symbols": torch.from_numpy(np.concatenate(layers))[None]})

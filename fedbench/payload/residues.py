@@ -62,8 +62,8 @@ class Residues(Payload):
         """Return rows without more heads than coins. Wrapped noise may be anything."""
         return (self.x <= (self.coins or self.modulus)).all(dim=1)
 
-    def parts(self) -> list[list[Part]]:
-        return [[code_residues(row, self.modulus) for row in self.x.cpu().numpy()]]
+    def parts(self) -> list[Part]:
+        return [code_residues(self.x[0].numpy(), self.modulus)]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:

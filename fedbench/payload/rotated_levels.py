@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedbench.core.blocks import block_sizes, block_sums, centroids, edges, rotate, spread, unrotate
 from fedbench.core.choices import Checks
+from fedbench.core.copies import sent
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.rng import Key
 from fedbench.payload import packets as wire
@@ -41,6 +42,7 @@ def widths(sizes: tuple[int, ...], bits: float) -> Tensor:
     return torch.cat([torch.empty(0, dtype=torch.uint8), *(of_size[size] for size in sizes)])
 
 
+@lru_cache(maxsize=64)
 def positions(sizes: tuple[int, ...], bits: float) -> dict[int, Any]:
     """Return an index into ``(d,)`` of the coordinates of each width that is sent."""
     if bits == math.floor(bits):
@@ -105,7 +107,7 @@ class RotatedLevels(Payload):
         rows = super().passes(checks)
         if checks == "none":
             return rows
-        roots = torch.tensor(self.sizes, device=self.scales.device).sqrt()
+        roots = sent(torch.tensor(self.sizes), self.scales.device).sqrt()
         outermost = float(centroids(math.ceil(self.bits)).max())
         return rows & torch.isfinite(self.scales * outermost * roots).all(dim=1).cpu()
 
@@ -123,10 +125,10 @@ class RotatedLevels(Payload):
         levels = torch.where(usable, quantized(y / scales, self._widths(), self.bits), 0)
         return dataclasses.replace(self, levels=levels, rest=values[:, d:].to(torch.float32))
 
-    def parts(self) -> list[list[Part]]:
-        rows = self.levels.cpu().numpy()
+    def parts(self) -> list[Part]:
+        row = self.levels[0].numpy()
         where = positions(self.sizes, self.bits).items()
-        levels = [[wire.pack(row[index], width) for row in rows] for width, index in where]
+        levels = [wire.pack(row[index], width) for width, index in where]
         return [wire.number_bytes(x) for x in (self.seeds, self.scales, self.rest)] + levels
 
     @classmethod
@@ -144,7 +146,7 @@ class RotatedLevels(Payload):
         return cls(row, seeds=wire.seeds_of(seed), bits=bits, block=block, **floats)
 
     def _widths(self) -> Tensor:
-        return widths(self.sizes, self.bits).to(self.levels.device)
+        return sent(widths(self.sizes, self.bits), self.levels.device)
 
     def _look_up(self, table: Callable[[int], Tensor]) -> Tensor:
         return looked_up(table, self.levels, self._widths(), self.bits)
@@ -158,7 +160,7 @@ def quantized(y: Tensor, wide: Tensor, bits: float) -> Tensor:
     """
     levels = torch.zeros(y.shape, dtype=torch.uint8, device=y.device)
     for width in _used(bits):
-        inner = edges(width).to(y)
+        inner = sent(edges(width), y.device).to(y)
         cells = (y >= inner) if width == 1 else torch.bucketize(y, inner, right=True)
         cells = cells.to(torch.uint8)
         levels = cells if bits == width else torch.where(wide == width, cells, levels)
@@ -169,7 +171,7 @@ def looked_up(table: Callable[[int], Tensor], levels: Tensor, wide: Tensor, bits
     """Return what the ``table`` of its width has for each of ``levels (n, d)``, float32."""
     out = torch.zeros(levels.shape, device=levels.device)
     for width in _used(bits):
-        entries = table(width).to(levels.device)
+        entries = sent(table(width), levels.device)
         if width == 1:
             numbers = levels.to(torch.float32).mul_(entries[1] - entries[0]).add_(entries[0])
         else:

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbench.core.devices import accelerated
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.order_statistics import largest
 from fedbench.core.rng import Key
+from fedbench.core.scatter import scatter_distinct
 from fedbench.payload import packets as wire
 from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.packets import Packet, Part
@@ -51,7 +53,8 @@ class SparseVectors(Payload):
     def values(self) -> Tensor:
         """Return dense rows ``(n, d + p)``."""
         dense = self.entries.new_zeros(len(self.entries), self.d)
-        return torch.cat([dense.scatter_(1, self.indices, self.entries), self.rest], dim=1)
+        filled = scatter_distinct(dense, 1, self.indices, self.entries)
+        return torch.cat([filled, self.rest], dim=1)
 
     def headers(self) -> dict[str, Tensor]:
         return {"indices": self.indices}
@@ -65,12 +68,10 @@ class SparseVectors(Payload):
         entries = x.gather(1, indices).to(torch.float32)
         return dataclasses.replace(self, indices=indices, entries=entries, rest=rest)
 
-    def parts(self) -> list[list[Part]]:
-        where = []
-        for index in self.indices.cpu().numpy():
-            bitmap = np.zeros(self.d, dtype=np.bool_)
-            bitmap[index] = True
-            where.append(wire.code_bits(bitmap) if self.coded else (np.packbits(bitmap), self.d))
+    def parts(self) -> list[Part]:
+        bitmap = np.zeros(self.d, dtype=np.bool_)
+        bitmap[self.indices[0].numpy()] = True
+        where = wire.code_bits(bitmap) if self.coded else wire.pack(bitmap, 1)
         return [wire.number_bytes(self.entries), wire.number_bytes(self.rest), where]
 
     @classmethod
@@ -97,7 +98,7 @@ def chosen(seed: int, d: int, kept: int, device: str = "cpu") -> Tensor:
     """
     mask = (1 << max(d - 1, 1).bit_length()) - 1
     words = (Key(seed).bits(d, device) & ~mask) | torch.arange(d, device=device)
-    if words.device.type == "cpu" and kept < d:  # NumPy's partition is faster
+    if not accelerated(words.device) and kept < d:  # NumPy's partition is faster
         smallest = torch.from_numpy(np.partition(words.numpy(), kept)[:kept])
     else:
         smallest = torch.topk(words, kept, largest=False, sorted=False).values
@@ -138,7 +139,8 @@ class SeededSparse(Payload):
     def values(self) -> Tensor:
         """Return dense rows ``(n, d + p)``."""
         dense = self.entries.new_zeros(len(self.entries), self.d)
-        return torch.cat([dense.scatter_(1, self.indices(), self.entries), self.rest], dim=1)
+        filled = scatter_distinct(dense, 1, self.indices(), self.entries)
+        return torch.cat([filled, self.rest], dim=1)
 
     def nearest(self, values: Tensor) -> Self:
         """Return the values at the chosen coordinates."""
@@ -146,7 +148,7 @@ class SeededSparse(Payload):
         entries = x.gather(1, self.indices()).to(torch.float32)
         return dataclasses.replace(self, entries=entries, rest=rest.to(torch.float32))
 
-    def parts(self) -> list[list[Part]]:
+    def parts(self) -> list[Part]:
         return [wire.number_bytes(x) for x in (self.seeds, self.entries, self.rest)]
 
     @classmethod
@@ -244,25 +246,24 @@ class PrunedVectors(Payload):
     def headers(self) -> dict[str, Tensor]:
         return {"indices": self.mask}
 
-    def parts(self) -> list[list[Part]]:
-        rows = zip(self.mask, self.x, strict=True)
-        entries = [wire.number_bytes(wire.behind(mask, x)[None])[0] for mask, x in rows]
+    def parts(self) -> list[Part]:
+        entries = wire.number_bytes(wire.behind(self.mask, self.x))
         alive = self.alive.mask(self.mask.shape[1]).numpy()
-        coded = [wire.code_bits(np.compress(alive, mask)) for mask in self.mask.cpu().numpy()]
+        coded = wire.code_bits(np.compress(alive, self.mask[0].numpy()))
         return [entries, wire.number_bytes(self.rest), coded]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
         (d,), (p,), kept = spec["mask"], spec["rest"], spec["kept"]
         entries, rest, code = wire.cut(packet, 4 * kept, 4 * p)
-        alive = spec["alive"].mask(d)
-        bits = torch.from_numpy(wire.decode_bits(code, int(alive.sum())))
-        if int(bits.sum()) != kept:
+        alive = spec["alive"].mask(d).numpy()
+        bits = wire.decode_bits(code, int(np.count_nonzero(alive)))
+        if (ones := np.count_nonzero(bits)) != kept:
             raise IllegalPayloadError(
-                f"a pruned vector must keep {kept} of {len(bits)}, got {int(bits.sum())}"
+                f"a pruned vector must keep {kept} of {len(bits)}, got {ones}"
             )
         mask = torch.zeros(1, d, dtype=torch.bool)
-        mask.numpy()[0, np.flatnonzero(alive.numpy())] = bits.numpy()
+        mask.numpy()[0, np.flatnonzero(alive)] = bits
         x = wire.placed(mask, wire.floats_of(entries))
         return cls(mask, x, wire.floats_of(rest), kept, spec["alive"])
 
@@ -335,10 +336,9 @@ class GatedVectors(Payload):
         x = torch.where(governed(gates, self.layers), x, torch.zeros_like(x))
         return type(self)(gates, x, values[:, g + d :].to(torch.float32), self.layers)
 
-    def parts(self) -> list[list[Part]]:
-        rows = zip(self.is_open(), self.x, strict=True)
-        sent = [wire.number_bytes(wire.behind(is_open, x)[None])[0] for is_open, x in rows]
-        gates = [(np.packbits(row), len(row)) for row in self.gates.cpu().numpy()]
+    def parts(self) -> list[Part]:
+        sent = wire.number_bytes(wire.behind(self.is_open(), self.x))
+        gates = wire.pack(self.gates[0].numpy(), 1)
         return [sent, wire.number_bytes(self.rest), gates]
 
     @classmethod

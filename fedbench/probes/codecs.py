@@ -15,6 +15,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from fedbench.api import Protocol, Shared
+from fedbench.core.devices import finish
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.payload import same
@@ -180,8 +181,7 @@ def _caches(protocol: Protocol[Any]) -> list[Any]:
 
 
 def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    finish(device)
     return time.perf_counter()
 
 

@@ -151,8 +151,7 @@ def attack(setup: Setup, rows: Tensor, steps: int) -> dict[str, list[Reconstruct
     for step in range(last):
         play_round(warm, state, step)
 
-    sizes = torch.full_like(setup.population.sizes, rows.shape[1])
-    small = setup.with_population(train=list(rows), sizes=sizes)
+    small = setup.with_population(train=list(rows))
     before = dataclasses.replace(state, memories=dict(state.memories))
     hearing, heard_of = listening(small, range(len(rows)))
     play_round(hearing, state, last)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
+from fedbench.data.splits import replaced
 from fedbench.executors.training import Client, Schedule
 from fedbench.experiment.guarantee import guarantee
 from fedbench.experiment.setup import Setup
@@ -34,6 +35,10 @@ class Shadow(Setup):
         """Return the clients of the imitated run."""
         return self.base.sample(step)
 
+    def arriving(self, ids: Sequence[int], step: int) -> list[int]:
+        """Return the places of those that do not drop out of the imitated run."""
+        return self.base.arriving(ids, step)
+
 
 @dataclass(frozen=True, eq=False)
 class ShadowScores:
@@ -54,7 +59,7 @@ class ShadowScores:
 
 def choose_victim(setup: Setup) -> int:
     """Choose at random among the clients that take part most often."""
-    counts = Counter(i for step in range(setup.scenario.rounds) for i in setup.sample(step))
+    counts = Counter(i for step in range(setup.scenario.rounds) for i in setup.taking_part(step))
     if not counts:
         raise ConfigError("no client was ever sampled, so there is no victim: raise --rounds")
     most = sorted(i for i, count in counts.items() if count == max(counts.values()))
@@ -74,11 +79,7 @@ def candidates(setup: Setup, victim: int) -> Tensor:
 
 def shadow(setup: Setup, victim: int, chosen: Tensor, number: int) -> Shadow:
     """Return shadow ``number``, in which the victim trains on the ``chosen`` rows only."""
-    train = list(setup.population.train)
-    sizes = setup.population.sizes.clone()
-    train[victim] = chosen
-    sizes[victim] = len(chosen)
-    changed = setup.with_population(train=train, sizes=sizes)
+    changed = setup.with_population(train=replaced(setup.population.train, victim, chosen))
     fields = {f.name: getattr(changed, f.name) for f in dataclasses.fields(Setup)}
     fields["secret"] = setup.secret.derive("shadow", number)
     return Shadow(**fields, base=setup)

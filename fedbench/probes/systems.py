@@ -62,7 +62,7 @@ def listening(setup: Setup, clients: Collection[int]) -> tuple[Setup, Heard]:
     heard: Heard = {i: {} for i in clients}
 
     def record(received: Payload, aggregate: Tensor, view: ServerView) -> None:
-        ids = setup.sample(view.step)
+        ids = setup.taking_part(view.step)
         for row, i in enumerate(ids if len(ids) == len(received) else []):
             if i in heard:
                 down = view.broadcast.take([row % len(view.broadcast)])

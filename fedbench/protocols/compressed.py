@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedbench.api import Keys, Memories, Memory, Messages, Shared
 from fedbench.core.errors import require
+from fedbench.core.rng import seeds_of
 from fedbench.payload import Payload, SeededSparse, SparseVectors
 from fedbench.protocols.fedavg import DenseWeights
 
@@ -68,7 +69,7 @@ def compressed_layers(shared: Shared) -> tuple[int, ...]:
 
 def public_seeds(keys: Keys, name: str, device: torch.device) -> Tensor:
     """``(n, 1)`` int64: a seed for each client that may travel with its message."""
-    return torch.stack([key.public(name).tensor(device) for key in keys])[:, None]
+    return seeds_of([key.public(name) for key in keys], device)[:, None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from fedbench.api import (
 from fedbench.api.protocol import Accuracy, Variants
 from fedbench.core import registry
 from fedbench.core.errors import require
-from fedbench.core.rng import Key
+from fedbench.core.rng import Key, coins
 from fedbench.core.trees import Layout, Tree
 from fedbench.payload import BinaryMasks, FewValues, FloatVectors, Payload
 from fedbench.payload.packets import code_bits
@@ -34,7 +34,7 @@ from fedbench.protocols.fsl import (
     kept_edges,
     masked_network,
     random_network,
-    top_mask,
+    top_masked,
 )
 from fedbench.protocols.optimizers import SGD, Adam, Optimizer
 
@@ -43,32 +43,34 @@ SCANNED = (0.5, 0.45, 0.55, 0.4, 0.6)  # thresholds of a scan; the first of equa
 
 
 class _StraightThrough(torch.autograd.Function):
-    """Returns the mask; its gradient is the given slope, because the mask's own is 0."""
+    """Returns weights times a mask; the mask's gradient, which is 0, is replaced by a slope."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(score: Tensor, mask: Tensor, slope: Tensor) -> Tensor:
-        return mask.to(score.dtype, copy=True)
+    def forward(weight: Tensor, score: Tensor, mask: Tensor, slope: Tensor) -> Tensor:
+        return weight * mask
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[2])
+        ctx.save_for_backward(inputs[0], inputs[3])
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None]:
-        (slope,) = ctx.saved_tensors
-        return grads[0] * slope, None, None
+    def backward(ctx: Any, *grads: Any) -> tuple[None, Tensor, None, None]:
+        weight, slope = ctx.saved_tensors
+        return None, grads[0] * weight * slope, None, None
 
 
-def straight_through(score: Tensor, mask: Tensor, slope: Tensor) -> Tensor:
-    """``mask``, floats or bools, as if its derivative by ``score`` were ``slope``; of one shape.
+def straight_through(weight: Tensor, score: Tensor, mask: Tensor, slope: Tensor) -> Tensor:
+    """``weight * mask`` as if the mask's derivative by ``score`` were ``slope``; of one shape.
+
+    The mask holds floats or bools; the weight is never trained.
 
     References:
         Bengio, Leonard and Courville, "Estimating or Propagating Gradients Through Stochastic
         Neurons for Conditional Computation", 2013, https://arxiv.org/abs/1308.3432, section 4.
     """
-    masked: Tensor = _StraightThrough.apply(score, mask, slope)  # type: ignore[no-untyped-call]
+    masked: Tensor = _StraightThrough.apply(weight, score, mask, slope)  # type: ignore[no-untyped-call]
     return masked
 
 
@@ -124,8 +126,11 @@ class ScoreTraining(Protocol[Belief]):
         require(f"{name}.clip", self.clip, SMALLEST <= self.clip < 0.5, "in [1e-6, 0.5)")
 
     @abstractmethod
-    def mask(self, score: Tensor, key: Key) -> Tensor:
-        """Mask of a layer for one training step, differentiable in ``score`` straight through."""
+    def masked(self, weights: Tree, scores: Tree, key: Key) -> Tree:
+        """Weights times their masks for one step, differentiable in ``scores`` straight through.
+
+        The result has the names of the scores; a layer draws from its own key, ``fold(name)``.
+        """
 
     @abstractmethod
     def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
@@ -186,10 +191,8 @@ class ScoreTraining(Protocol[Belief]):
         return torch.stack([layout.flatten(self._update(tree, tree, still)) for tree in trees])
 
     def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
-        return frozen | {
-            name: frozen[name] * self.mask(x, key.fold(name)) if name in frozen else x
-            for name, x in trained.items()
-        }
+        scores = {name: x for name, x in trained.items() if name in frozen}
+        return frozen | trained | self.masked(frozen, scores, key)
 
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
@@ -282,10 +285,13 @@ class FedMask(ScoreTraining):
 
     clip: float = 0.3
 
-    def mask(self, score: Tensor, key: Key) -> Tensor:
-        """Threshold the score, straight through with the slope of the sigmoid."""
-        theta = score.detach().sigmoid()
-        return straight_through(score, theta > 0.5, theta * (1 - theta))
+    def masked(self, weights: Tree, scores: Tree, key: Key) -> Tree:
+        """Threshold the scores, straight through with the slope of the sigmoid."""
+        thetas = {name: score.detach().sigmoid() for name, score in scores.items()}
+        return {
+            name: straight_through(weights[name], scores[name], theta > 0.5, theta * (1 - theta))
+            for name, theta in thetas.items()
+        }
 
     def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
         return theta > 0.5
@@ -315,14 +321,17 @@ class TopKMask(ScoreTraining):
         super().__post_init__()
         require("TopKMask.k", self.k, 0 < self.k <= 1, "in (0, 1]")
 
-    def mask(self, score: Tensor, key: Key) -> Tensor:
-        """Take the top mask, straight through with slope 1, without draws."""
-        return top_mask(score, kept_edges(math.prod(score.shape), self.k))
+    def masked(self, weights: Tree, scores: Tree, key: Key) -> Tree:
+        """Take the top masks, straight through with slope 1, without draws."""
+        return {name: self._masked(weights[name], score) for name, score in scores.items()}
+
+    def _masked(self, weight: Tensor, score: Tensor) -> Tensor:
+        return top_masked(weight, score, kept_edges(math.prod(score.shape), self.k))
 
     def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
         """The top mask of each layer; scores whose sigmoids round to one number tie."""
         layers = shared.weights.layers(theta)
-        return torch.cat([self.mask(layer, key) for layer in layers]) > 0
+        return torch.cat([self._masked(torch.ones_like(layer), layer) for layer in layers]) > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -420,12 +429,16 @@ class FedPM(ScoreTraining):
             return int(self.resets.removeprefix("every:"))
         return 1 if shared.participation >= 1 else 3 if shared.participation >= 0.5 else 10
 
-    def mask(self, score: Tensor, key: Key) -> Tensor:
+    def masked(self, weights: Tree, scores: Tree, key: Key) -> Tree:
         """Draw ``m ~ Bern(sigmoid(s))`` anew in every step."""
-        theta = score.detach().sigmoid()
-        m = key.coins(theta)
-        slope = theta * (1 - theta)
-        return straight_through(score, m, slope * theta if self.ste == "theta" else slope)
+        thetas = [score.detach().sigmoid() for score in scores.values()]
+        drawn = coins(key.branches(list(scores)), thetas)
+        masked = {}
+        for (name, score), theta, m in zip(scores.items(), thetas, drawn, strict=True):
+            slope = theta * (1 - theta)
+            slope = slope * theta if self.ste == "theta" else slope
+            masked[name] = straight_through(weights[name], score, m, slope)
+        return masked
 
     def penalised(self, gradient: Tree, scores: Tree, statistics: Sequence[str] = ()) -> Tree:
         """Add ``lambda / d * theta (1 - theta)``, the gradient of ``lambda / d sum theta``."""

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Shared
 from fedbench.api.protocol import Variants
+from fedbench.core.devices import accelerated
 from fedbench.core.errors import require
 from fedbench.core.registry import UNWRITTEN
 from fedbench.core.rng import Key
+from fedbench.core.scatter import scatter_distinct
 from fedbench.core.trees import Layout, Tree
 from fedbench.models.network import Network
 from fedbench.payload import Payload, Rankings, TopRankings, ranking
@@ -69,74 +71,90 @@ def masked_network(shared: Shared, network: Tree, mask: Tensor) -> Tree:
 
 
 def mask_rows(scores: Tensor, count: int) -> Tensor:
-    """Float 0/1 mask of the ``count`` largest of each row ``(n, d)``; among equals higher indices.
+    """``(n, d)`` bool: the ``count`` largest of each row; among equals those with higher indices.
 
     The last ``count`` edges of a stable argsort, by a threshold instead of a sort: from a partition
     on a CPU, from radix select on an accelerator.
     """
-    if scores.device.type != "cpu":
+    if accelerated(scores.device):
         return mask_without_asking(scores, count)
     t = scores.shape[1] - count
     threshold = torch.from_numpy(np.partition(scores.numpy(), t, axis=1)[:, t : t + 1])
     mask = scores >= threshold
     surplus = torch.from_numpy(np.count_nonzero(mask.numpy(), axis=1)[:, None]) - count
     if bool(surplus.any()):
-        mask &= ~_surplus(scores, threshold, surplus)
-    return mask.to(scores.dtype)
+        ties = scores == threshold
+        mask &= ~(ties & (ties.cumsum(dim=1) <= surplus))
+    return mask
 
 
 def mask_without_asking(scores: Tensor, count: int) -> Tensor:
-    """`mask_rows` without reading whether there are ties: a CUDA graph cannot record that."""
-    t = scores.shape[1] - count
-    threshold = torch.kthvalue(scores, t + 1, dim=1, keepdim=True).values
+    """`mask_rows` without reading whether there are ties: a CUDA graph cannot record that.
+
+    Ties are counted through all rows at once, because a scan along rows, as `torch.kthvalue`, is
+    one block of threads a row on CUDA.
+    """
+    threshold = scores.topk(count, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
     mask = scores >= threshold
     surplus = mask.sum(dim=1, keepdim=True) - count
-    return (mask & ~_surplus(scores, threshold, surplus)).to(scores.dtype)
-
-
-def _surplus(scores: Tensor, threshold: Tensor, surplus: Tensor) -> Tensor:
-    """The first ``surplus (n, 1)`` of the scores that equal the threshold in each row."""
     ties = scores == threshold
-    return ties & (ties.cumsum(dim=1) <= surplus)
+    wide = torch.int32 if ties.numel() < 1 << 31 else torch.int64
+    counted = ties.reshape(-1).cumsum(dim=0, dtype=wide).reshape(ties.shape)
+    before = torch.add(counted[:, :1], ties[:, :1], alpha=-1)  # ties of the rows above
+    return torch.where(ties, counted > before + surplus, mask)
 
 
-class _TopMask(torch.autograd.Function):
-    """`mask_rows` forward, identity backward; ``stacked`` dimensions, of ``vmap``, come first."""
+class _TopMasked(torch.autograd.Function):
+    """Returns weights times `mask_rows`, whose gradient is the identity.
+
+    ``stacked`` dimensions, of ``vmap``, come first.
+    """
 
     @staticmethod
-    def forward(scores: Tensor, count: int, stacked: int) -> Tensor:
+    def forward(weight: Tensor, scores: Tensor, count: int, stacked: int) -> Tensor:
         rows = scores.detach().reshape(math.prod(scores.shape[:stacked]), -1)
-        return mask_rows(rows, count).reshape(scores.shape)
+        return weight * mask_rows(rows, count).reshape(scores.shape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pass
+        ctx.save_for_backward(inputs[0])
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None]:
-        return grads[0], None, None
+    def backward(ctx: Any, *grads: Any) -> tuple[None, Tensor, None, None]:
+        (weight,) = ctx.saved_tensors
+        return None, grads[0] * weight, None, None
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int, ...], scores: Tensor, count: int, stacked: int
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        weight: Tensor,
+        scores: Tensor,
+        count: int,
+        stacked: int,
     ) -> tuple[Tensor, int]:
-        clients_first = scores.movedim(in_dims[0], 0)
-        masks: Tensor = _TopMask.apply(clients_first, count, stacked + 1)  # type: ignore[no-untyped-call]
-        return masks, 0
+        first = [
+            x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+            for x, dim in zip((weight, scores), in_dims, strict=False)
+        ]
+        masked: Tensor = _TopMasked.apply(*first, count, stacked + 1)  # type: ignore[no-untyped-call]
+        return masked, 0
 
 
-def top_mask(scores: Tensor, count: int) -> Tensor:
-    """0/1 mask of the ``count`` largest of a layer, whose gradient passes to ``scores`` unchanged.
+def top_masked(weight: Tensor, scores: Tensor, count: int) -> Tensor:
+    """Weights of a layer times the 0/1 mask of its ``count`` largest scores.
+
+    The gradient of the mask passes to ``scores`` unchanged; the weights are never trained.
 
     References:
         Ramanujan et al., https://arxiv.org/abs/1911.13299, equation 4; FSL paper, Algorithm 1
         lines 11 to 15, whose ``m <- sort(theta)`` loses the positions (F2).
 
-    >>> top_mask(torch.tensor([0.3, 0.3, 0.3, 0.2]), 2).tolist()
+    >>> top_masked(torch.ones(4), torch.tensor([0.3, 0.3, 0.3, 0.2]), 2).tolist()
     [0.0, 1.0, 1.0, 0.0]
     """
-    mask: Tensor = _TopMask.apply(scores, count, 0)  # type: ignore[no-untyped-call]
-    return mask
+    masked: Tensor = _TopMasked.apply(weight, scores, count, 0)  # type: ignore[no-untyped-call]
+    return masked
 
 
 @lru_cache(maxsize=256)
@@ -239,9 +257,10 @@ class FSL(LocalSGD[Tensor]):
         """Return how many of a layer's ``n`` edges the subnetwork keeps."""
         return kept_edges(n, self.k) if self.cut == "exact" else kept_in_floats(n, self.k)
 
-    def layer_mask(self, score: Tensor) -> Tensor:
-        """Return the 0/1 mask of a layer's scores, straight through."""
-        return top_mask(score.abs() if self.signed else score, self.kept(score.numel()))
+    def masked(self, weight: Tensor, score: Tensor) -> Tensor:
+        """Return a layer's weights times the 0/1 mask of its scores, straight through."""
+        scores = score.abs() if self.signed else score
+        return top_masked(weight, scores, self.kept(score.numel()))
 
     def trained(self, shared: Shared) -> Layout:
         return shared.weights
@@ -263,7 +282,7 @@ class FSL(LocalSGD[Tensor]):
     def scored(self, shared: Shared, order: Tensor) -> Tensor:
         """``(d,)`` scores ``theta_s`` in a ranking's order: the edge at position i has the ith."""
         layers = zip(sorted_scores(shared, self.signed), shared.weights.layers(order), strict=True)
-        scored = [torch.empty_like(s).scatter_(0, edges.long(), s) for s, edges in layers]
+        scored = [scatter_distinct(torch.empty_like(s), 0, e.long(), s) for s, e in layers]
         return torch.cat(scored)
 
     def idle(self, shared: Shared, broadcast: Payload) -> Tensor:
@@ -272,9 +291,7 @@ class FSL(LocalSGD[Tensor]):
 
     def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
         """``theta_w * m`` with the straight-through mask of Algorithm 1."""
-        return frozen | {
-            name: frozen[name] * self.layer_mask(score) for name, score in trained.items()
-        }
+        return frozen | {name: self.masked(frozen[name], score) for name, score in trained.items()}
 
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
@@ -298,7 +315,7 @@ class FSL(LocalSGD[Tensor]):
         mask = []
         if self.signed:
             scores = shared.weights.layers(self.scored(shared, state[0]))
-            mask = [self.layer_mask(score) for score in scores]
+            mask = [self.masked(torch.ones_like(score), score) for score in scores]
         else:
             for order in shared.weights.layers(state[0]):
                 best = order[len(order) - self.kept(len(order)) :].long()

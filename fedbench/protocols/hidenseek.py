@@ -54,7 +54,7 @@ def kept_weights(shared: Shared, keep: float, weight_init: WeightInit = "kaiming
     masks = []
     for w, g in zip(weights.values(), gradient, strict=True):
         saliency = (w * g).detach().abs().reshape(1, -1)
-        masks.append(mask_rows(saliency, kept_edges(w.numel(), keep))[0] > 0)
+        masks.append(mask_rows(saliency, kept_edges(w.numel(), keep))[0])
     return torch.cat(masks)
 
 
@@ -91,9 +91,12 @@ class HideNSeek(ScoreTraining):
     def _kept(self, shared: Shared) -> Tensor:
         return kept_weights(shared, self.keep, self.weight_init)
 
-    def mask(self, score: Tensor, key: Key) -> Tensor:
-        m = self.symbols(score.detach() > 0).to(score.dtype)
-        return straight_through(score, m, torch.ones_like(m))
+    def masked(self, weights: Tree, scores: Tree, key: Key) -> Tree:
+        masked = {}
+        for name, score in scores.items():
+            m = self.symbols(score.detach() > 0).to(score.dtype)
+            masked[name] = straight_through(weights[name], score, m, torch.ones_like(m))
+        return masked
 
     def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
         return theta > 0.5

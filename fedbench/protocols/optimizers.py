@@ -94,6 +94,7 @@ class Adam(Optimizer):
         trained = {}
         moments = {"t": t}
         rate = self._rate(t)
+        root, added = self._correction(t)
         for name, x in tree.items():
             g = gradient[name]
             if name in self.statistics:
@@ -102,7 +103,7 @@ class Adam(Optimizer):
             m = memory[f"m.{name}"].lerp(g, 1 - self.beta1)
             v = self._second(memory[f"v.{name}"], g)
             moments |= {f"m.{name}": m, f"v.{name}": v}
-            trained[name] = x - self._ratio(m, v, t).mul_(rate)
+            trained[name] = x - self._ratio(m, v, root, added).mul_(rate)
         return trained, moments
 
     def _rate(self, t: Tensor) -> float | Tensor:
@@ -112,10 +113,14 @@ class Adam(Optimizer):
     def _second(self, v: Tensor, g: Tensor) -> Tensor:
         return torch.addcmul(self.beta2 * v, g, g, value=1 - self.beta2)
 
-    def _ratio(self, m: Tensor, v: Tensor, t: Tensor) -> Tensor:
+    def _correction(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Root ``sqrt(1 - beta2**t)`` for the bias of the second moment, and epsilon times it."""
+        root = (1 - self.beta2**t).sqrt()
+        return root, self.epsilon * root
+
+    def _ratio(self, m: Tensor, v: Tensor, root: Tensor, added: Tensor) -> Tensor:
         """``m / (sqrt(v_hat) + epsilon)``, with few passes over the parameters."""
-        correction = (1 - self.beta2**t).sqrt()
-        return (m / v.sqrt().add_(self.epsilon * correction)).mul_(correction)
+        return (m / v.sqrt().add_(added)).mul_(root)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +153,7 @@ class Yogi(Adam):
         square = g.square()
         return v - (1 - self.beta2) * square * torch.sign(v - square)
 
-    def _ratio(self, m: Tensor, v: Tensor, t: Tensor) -> Tensor:
+    def _ratio(self, m: Tensor, v: Tensor, root: Tensor, added: Tensor) -> Tensor:
         """``m / (sqrt(v) + epsilon)``, without a correction."""
         return m / v.sqrt().add_(self.epsilon)
 
@@ -163,5 +168,5 @@ class Adamax(Adam):
     def _second(self, v: Tensor, g: Tensor) -> Tensor:
         return torch.maximum(self.beta2 * v, g.abs() + self.epsilon)
 
-    def _ratio(self, m: Tensor, v: Tensor, t: Tensor) -> Tensor:
+    def _ratio(self, m: Tensor, v: Tensor, root: Tensor, added: Tensor) -> Tensor:
         return m / v

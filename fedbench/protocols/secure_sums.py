@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedbench.api import DpEvent, Keys, Memories, Messages, Release, Shared
 from fedbench.core.blocks import rotate, unrotate
+from fedbench.core.copies import sent
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -276,7 +277,7 @@ class Skellam(SummedResidues):
         integers = rounded(scale * x, longest, keys)
         for row, key in zip(integers, keys, strict=True):
             noise = skellam(key.fold("privacy", "noise").numpy(), self.variance(d) / 2, d)
-            row += torch.from_numpy(noise).to(row)
+            row += sent(torch.from_numpy(noise), row.device).to(row)
         wrapped = integers.bitwise_and_(2**self.bits - 1).to(torch.int32)  # modulo a power of two
         return Residues(wrapped, 2**self.bits, 0)
 
@@ -302,16 +303,24 @@ def rounded_norm(d: int, norm: float, beta: float) -> float:
 
 
 def rounded(x: Tensor, most: float, keys: Keys) -> Tensor:
-    """Round ``x (n, d)`` to int64 without bias, until no row is longer than ``most``."""
+    """Round ``x (n, d)`` to int64 without bias, until no row is longer than ``most``.
+
+    All rows that are still too long are rounded again, then their lengths are read at once.
+    """
     out = torch.empty(x.shape, dtype=torch.int64, device=x.device)
-    for row, exact, key in zip(out, x, keys, strict=True):
-        low = exact.floor()
-        for attempt in count():
-            coins = key.fold("privacy", "round", attempt).uniform(len(exact), device=x.device)
-            integers = low + (coins < exact - low)
-            if not bool(integers.to(torch.float64).square().sum() > most**2):
-                break
-        row.copy_(integers)
+    left = list(range(len(x)))
+    attempts = count()
+    while left:
+        attempt = next(attempts)
+        squares = []
+        for i in left:
+            low = x[i].floor()
+            coins = keys[i].fold("privacy", "round", attempt).uniform(len(low), device=x.device)
+            integers = low + (coins < x[i] - low)
+            squares.append(integers.to(torch.float64).square().sum())
+            out[i] = integers
+        long = (torch.stack(squares) > most**2).tolist()
+        left = [i for i, again in zip(left, long, strict=True) if again]
     return out
 
 
@@ -358,7 +367,7 @@ class PBM(SummedResidues):
         counts = torch.zeros(x.shape, dtype=torch.int32, device=x.device)
         for row, key, chance in zip(counts, keys, chances.cpu().numpy(), strict=True):
             draws = key.fold("privacy", "coins").numpy()
-            row.copy_(torch.from_numpy(binomial(draws, self.m, chance)))
+            row.copy_(torch.from_numpy(binomial(draws, self.m, chance)), non_blocking=True)
         return Residues(counts, self.clients * self.m + 1, self.m)
 
     def event(self, release: Release) -> DpEvent:

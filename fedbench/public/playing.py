@@ -81,7 +81,7 @@ def play(
 
     Args:
         scenario: Description of the run.
-        device: ``auto``, ``cpu`` or ``cuda``.
+        device: ``auto``, ``cpu``, ``cuda``, or a backend that a package registers with torch.
         executor: Training of the clients of a round: ``loop``, one after the other, ``stacked``,
             those of equal length together, ``padded``, all together, or ``auto``, the faster one.
         chunk: Clients that are trained at once, but by ``loop``.
@@ -159,7 +159,7 @@ def sweep(
         out: Folder of the records; by default they are not kept.
         device: As in `play`.
         executor: As in `play`.
-        workers: Processes; 0 for one per accelerator, or one per ``threads`` cores.
+        workers: Processes; 0 for up to four per GPU, or one per ``threads`` cores.
         threads: Threads of each process.
         run_timeout: Seconds after which a run in a worker is ended and counts as failed.
         isolate: As in `play`.

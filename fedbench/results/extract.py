@@ -21,11 +21,11 @@ from fedbench.results.fields import FAILED, NAMES, OPEN, RUN, SEEDS, SETTINGS, E
 if TYPE_CHECKING:
     from fedbench.experiment.record import Record
 
-# Fields of a scenario that are written only if they differ from these values.
+# Fields of a record's scenario and timing that are written only if they differ from these values.
 UNWRITTEN: dict[str, Any] = {
     **{"knowledge": None, "attack_from": 0, "attack_until": None, "attack_every": 1},
     **{"defense_draw": 0, "precision": "fp32", "split": "per-client", "augment": "none"},
-    "cohorts": "random",
+    **{"cohorts": "random", "availability": "none", "peak_device_memory_mib": None},
 }
 
 # A digest only says that nobody changed a file by mistake: what is shown must be fit to be shown.

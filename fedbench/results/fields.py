@@ -25,7 +25,7 @@ NAMES = _of("plug-in", *PLUG_INS)
 SETTINGS: Fields = {
     **_of("name", "split"),
     **_of("whole", "clients", "per_round"),
-    **_of("name", "cohorts"),
+    **_of("name", "cohorts", "availability"),
     **_of("share", "malicious", "declared"),
     **_of("whole", "rounds", "epochs", "batch_size", "eval_every"),
     **_of("yes", "local_models"),

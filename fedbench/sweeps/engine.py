@@ -41,7 +41,7 @@ class Job:
     """A run as a worker plays it."""
 
     scenario: Scenario
-    device: str  # ``auto``, ``cpu`` or ``cuda``
+    device: str  # ``auto``, ``cpu``, ``cuda`` or a backend of torch
     executor: str  # a name of `executors.factory`
     chunk: int  # clients that are trained at once
     isolate: bool = False  # attack and defense run in processes of their own

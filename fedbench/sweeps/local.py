@@ -1,4 +1,4 @@
-"""Engine of this machine: worker processes, one per accelerator or per group of cores."""
+"""Engine of this machine: worker processes, a few per accelerator or one per group of cores."""
 
 import faulthandler
 import importlib
@@ -25,6 +25,7 @@ from fedbench.experiment.record import Record
 from fedbench.sweeps.engine import Crash, Engine, Job, News, crash, play_job
 
 RUN_TIMEOUT = 6 * 3600.0  # seconds
+SHARING = 4  # workers of an accelerator, as a rule
 MOST = 65536  # processes, their threads, clients of a launch: torch crashes with 2**40 threads
 
 
@@ -36,10 +37,10 @@ class Options:
     wants the core (docs/results.md).
     """
 
-    device: str = "auto"  # or ``cpu`` or ``cuda``
+    device: str = "auto"  # or ``cpu``, ``cuda`` or a backend of torch
     executor: str = "auto"  # or ``loop``, ``stacked``, ``padded`` or ``recorded``
     chunk: int = 32  # clients that the stacked executor trains at once
-    workers: int = 0  # processes; 0 for one per accelerator, or one per ``threads`` cores
+    workers: int = 0  # processes; 0 for a few per accelerator, or one per ``threads`` cores
     threads: int = 1  # of each process
     run_timeout: float = RUN_TIMEOUT  # seconds after which a run is ended and counts as failed
     isolate: bool = False  # attack and defense in processes of their own (`fedbench.isolation`)
@@ -68,7 +69,7 @@ class Options:
         """Raise `Unavailable` if this machine has no such device, before anything is recorded."""
         from fedbench.experiment.prepare import choose_device
 
-        require_device(self.executor, choose_device(self.device).type == "cuda")
+        require_device(self.executor, choose_device(self.device))
 
     def checkpoint_of(self, run: Run) -> Checkpoint | None:
         """Return where and how often a run keeps its checkpoint, or None."""
@@ -79,8 +80,17 @@ class Options:
 
     def processes(self, runs: int) -> int:
         """Number of workers that play so many runs."""
-        workers = self.workers or self.accelerators() or available_cores() // self.threads
+        workers = self.workers or self.beside_accelerators() or available_cores() // self.threads
         return max(1, min(workers, runs))
+
+    def beside_accelerators(self) -> int:
+        """Number of workers for all accelerators: one per two cores, at most `SHARING` on each.
+
+        While one launches work or codes messages, another's work keeps the accelerator busy.
+        """
+        accelerators = self.accelerators()
+        cores = available_cores() // self.threads
+        return max(accelerators, min(cores // 2, SHARING * accelerators))
 
     def accelerators(self) -> int:
         """Number of accelerators that may be used."""
@@ -214,7 +224,8 @@ class LocalEngine(Engine):
         accelerators = self.options.accelerators()
         accelerator = place % accelerators if accelerators else None
         stack, of_worker = context.Pipe(duplex=False)
-        arguments = (theirs, of_worker, self.options.threads, accelerator)
+        sharing = -(-self.size // max(accelerators, 1))
+        arguments = (theirs, of_worker, self.options.threads, accelerator, sharing)
         process = context.Process(target=_serve, args=arguments, daemon=True)
         # A worker must ignore Ctrl-C while it starts, so this process blocks it until then.
         with interrupts_blocked():
@@ -260,7 +271,9 @@ def overtime(seconds: float, stack: str = "") -> Crash:
     return Crash("timeout", "RunTimeout", message, stack)
 
 
-def _serve(pipe: Connection, stack: Connection, threads: int, accelerator: int | None) -> None:
+def _serve(
+    pipe: Connection, stack: Connection, threads: int, accelerator: int | None, sharing: int
+) -> None:
     """Play what comes through the pipe until it ends, as the main function of a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles it
     if hasattr(signal, "SIGUSR1"):
@@ -271,7 +284,11 @@ def _serve(pipe: Connection, stack: Connection, threads: int, accelerator: int |
     keep_memory()
     import torch
 
+    from fedbench.core.devices import share_with
+
     torch.set_num_threads(threads)
+    if accelerator is not None and sharing > 1:
+        share_with(sharing)
     importlib.import_module("fedbench.run")  # before the time of the first run counts
     while True:
         try:

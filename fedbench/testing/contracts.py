@@ -96,6 +96,8 @@ def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
         blank_pruned.nearest(torch.cat([x, x, x[:, :2]], dim=1)),
         alphabets.NoiseMasks(x > 0.5, seeds, x[:, :0], "uniform", 0.1),
         alphabets.NoiseMasks(x > 0.5, seeds, x[:, :3], "gaussian", 0.1, signed=True),
+        alphabets.Scalars(x, x.shape[1]),
+        alphabets.Scalars(torch.zeros_like(x), 20).nearest(x),
         residues.nearest(1000 * x),
         replace(residues, modulus=9 * 5 + 1, coins=5).nearest(2 * x),
     ]

@@ -1,0 +1,146 @@
+"""Time of the wire: bytes of a round's messages and back, on one thread and on several.
+
+``python benchmarks/speed/wire.py`` prints Markdown. Clients of lenet train a step, then their
+messages are encoded and decoded with 1 and with ``--threads`` threads in turns. ms: processor time
+of one message on one thread, least of the turns; faster: wall time on one thread over that on
+several, median and range of neighbouring turns; held: of one call, the longest time for which a
+second thread of Python stood still. Where that is most of the call, it holds the interpreter's
+lock, and threads cannot share it out. Needs a processor that is idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from paired import short
+from round_phases import Plan, ready
+
+from fedbench.executors.malloc import keep_memory
+from fedbench.payload import Payload
+from fedbench.payload.packets import code_residues, decode_residues, pack, unpack
+from fedbench.run import begin, messages, send
+
+PROTOCOLS = ("fsl", "signsgd", "drive", "qsgd", "fedpm", "fedmrn", "fedavg")
+Work = Callable[[], object]
+
+
+def sent(protocol: str, model: str, clients: int) -> Payload:
+    """Messages of clients that have trained one step."""
+    setup = ready(protocol, model, Plan(clients, samples=8), "cpu", "loop")
+    state = begin(setup)
+    ids = setup.sample(0)
+    _, broadcast = send(setup, state.server, ids, 0)
+    rows = [broadcast.take([row]) for row in range(len(broadcast))]
+    protocol_ = setup.plugins.protocol
+    trees = [protocol_.receive(setup.shared, row) for row in rows]
+    given = setup.clients(ids, trees, state.memories, 0)
+    trained = setup.executor.train(given)
+    idle = protocol_.idle(setup.shared, broadcast)
+    return messages(setup, state, ids, given, trained, idle, broadcast, 0)[1]
+
+
+def seconds(work: Work, threads: int) -> tuple[float, float]:
+    """Wall time and processor time of ``work`` with so many threads."""
+    torch.set_num_threads(threads)
+    wall = time.perf_counter()
+    busy = time.process_time()
+    work()
+    return time.perf_counter() - wall, time.process_time() - busy
+
+
+def cells(work: Work, rows: int, threads: int, turns: int) -> list[str]:
+    """Milliseconds of a message, how much faster several threads are, and the range."""
+    work()
+    pairs = [(seconds(work, 1), seconds(work, threads)) for _ in range(turns)]
+    ratios = [one[0] / several[0] for one, several in pairs]
+    least = min(one[1] for one, _ in pairs)
+    spread = f"{short(min(ratios))}-{short(max(ratios))}"
+    return [f"{1e3 * least / rows:.2f}", f"{statistics.median(ratios):.2f}", spread]
+
+
+def held(call: Work, tries: int = 5) -> float:
+    """Share of ``call`` for which another thread stood still, the least of some tries."""
+    pause = 0.0
+    state = "idle"
+
+    def count() -> None:
+        nonlocal pause
+        last = time.perf_counter()
+        while state != "over":
+            now = time.perf_counter()
+            if state == "measured":
+                pause = max(pause, now - last)
+            last = now
+
+    other = threading.Thread(target=count)
+    other.start()
+    shares = []
+    for _ in range(tries):
+        pause = 0.0
+        start = time.perf_counter()
+        state = "measured"
+        call()
+        took = time.perf_counter() - start
+        time.sleep(0.01)
+        state = "idle"
+        shares.append(min(pause / took, 1.0))
+    state = "over"
+    other.join()
+    return min(shares)
+
+
+def calls(count: int) -> dict[str, Work]:
+    """Calls of which the wire is made, on so many numbers."""
+    ranks = np.arange(count, dtype=np.int32)
+    packed, _ = pack(ranks, 25)
+    bits = ranks % 3 == 0
+    threes = ranks % 3
+    coded, _ = code_residues(threes, 3)
+    packet = type("Bytes", (), {"data": coded.tobytes()})()
+    return {
+        "pack": lambda: pack(ranks, 25),
+        "unpack": lambda: unpack(packed, count, 25),
+        "packbits": lambda: np.packbits(bits),
+        "bincount": lambda: np.bincount(threes),
+        "tobytes": lambda: ranks.tobytes(),
+        "constriction, coding": lambda: code_residues(threes, 3),
+        "constriction, and decoding": lambda: decode_residues(packet, count, 3),
+    }
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-m", "--model", default="lenet")
+    parser.add_argument("-p", "--protocol", action="append", help=f"default: {PROTOCOLS}")
+    parser.add_argument("--clients", type=int, default=25)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--count", type=int, default=10_000_000, help="numbers of a call")
+    given = parser.parse_args(words)
+    keep_memory()
+    print("| protocol | encode, ms | faster | range | decode, ms | faster | range |")
+    print("| :-- |" + " --: |" * 6)
+    for protocol in given.protocol or PROTOCOLS:
+        torch.set_num_threads(1)
+        payload = sent(protocol, given.model, given.clients)
+        packets = payload.encode()
+        back = partial(payload.decode, packets, payload.spec)
+        row = [protocol]
+        for work in (payload.encode, back):
+            row += cells(work, given.clients, given.threads, given.turns)
+        print("| " + " | ".join(row) + " |", flush=True)
+    torch.set_num_threads(1)
+    print("\n| call | held, % |\n| :-- | --: |")
+    for name, call in calls(given.count).items():
+        print(f"| {name} | {100 * held(call):.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""Availability: which of the clients of a round send a message, by coins or by a trace.
+
+A client that drops out was sent the broadcast, and may have trained; nothing of that reaches the
+server, and when it takes part again it remembers what it did before. So it is not trained here at
+all. Benign and malicious clients drop out alike.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError, require
+from fedbench.core.files import read_limited
+
+if TYPE_CHECKING:  # torch is not imported to check a scenario
+    from fedbench.core.rng import Key
+
+NONE = "none"
+LARGEST = 64 << 20  # bytes of a trace
+COLUMNS = ["device", "first", "last"]
+MOST = 2**31 - 1  # of devices and rounds
+Intervals = list[list[tuple[int, int]]]  # first and last round, by device
+
+
+@dataclass(frozen=True, kw_only=True)
+class Availability(ABC):
+    """A way in which clients of a round drop out."""
+
+    @abstractmethod
+    def places(self, ids: Sequence[int], step: int, key: Key) -> list[int]:
+        """Return the places, in a round of the clients ``ids``, of those that send a message."""
+
+    def checked(self) -> Self:
+        """Return it with all that its text leaves open; `ConfigError` if that cannot be read."""
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everyone(Availability):
+    """Every client of a round sends its message."""
+
+    def places(self, ids: Sequence[int], step: int, key: Key) -> list[int]:
+        """Return all places in their order."""
+        return list(range(len(ids)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropout(Availability):
+    """Each client of a round drops out with probability ``p``, whatever the others do.
+
+    Args:
+        p: Probability, to 2**-24.
+    """
+
+    p: float = 0.1
+
+    def __post_init__(self) -> None:
+        require("--availability dropout:p", self.p, 0 < self.p < 1, "in (0, 1)")
+
+    def places(self, ids: Sequence[int], step: int, key: Key) -> list[int]:
+        """Return the places whose draw is at least ``p``."""
+        return (key.uniform(len(ids)) >= self.p).nonzero()[:, 0].tolist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace(Availability):
+    """A file says in which rounds a device is there: lines of its number, first and last round.
+
+    Client ``i`` is device ``i`` modulo the number of devices, one more than the largest, as more
+    clients than devices are simulated. It drops out of every round that no line names. The file is
+    CSV with the columns ``device,first,last``, all numbers from 0, ``last`` included.
+
+    Args:
+        file: Path of the file, without commas.
+        sha256: Its SHA-256 in hex digits, which a record has; by default that of the file.
+    """
+
+    file: str = ""
+    sha256: str = ""
+
+    def __post_init__(self) -> None:
+        require("--availability trace:file", self.file, bool(self.file), "the path of a file")
+        known = re.fullmatch("([0-9a-f]{64})?", self.sha256) is not None
+        require("--availability trace:sha256", self.sha256, known, "64 hex digits")
+
+    def places(self, ids: Sequence[int], step: int, key: Key) -> list[int]:
+        """Return the places of the clients whose device is there in round ``step``."""
+        devices = self._read()[1]
+        rounds = [devices[i % len(devices)] for i in ids]
+        return [
+            place
+            for place, intervals in enumerate(rounds)
+            if any(first <= step <= last for first, last in intervals)
+        ]
+
+    def checked(self) -> Self:
+        """Return it with the digest of the file; `ConfigError` if the file has another one."""
+        return replace(self, sha256=self._read()[0])
+
+    def _read(self) -> tuple[str, Intervals]:
+        digest, devices = _read(self.file)
+        if self.sha256 not in ("", digest):
+            raise ConfigError(
+                f"{self.file} must have the SHA-256 {self.sha256[:12]}... that --availability "
+                f"names, got {digest[:12]}...; use the file of that run, or leave sha256 out"
+            )
+        return digest, devices
+
+
+KINDS: dict[str, type[Availability]] = {NONE: Everyone, "dropout": Dropout, "trace": Trace}
+
+
+def parse(text: str) -> Availability:
+    """Return the availability that a text names, without reading a file; `ConfigError` if none."""
+    name, params = registry.split(text)
+    if name not in KINDS:
+        known = ", ".join(KINDS)
+        raise ConfigError(f"--availability must be one of {known}, got {text!r}; use dropout:p=0.1")
+    made: Availability = registry.made("availability", name, KINDS[name], params)
+    return made
+
+
+def written(text: str) -> str:
+    """Return the text with every default written out, and the digest of a trace."""
+    found = parse(text).checked()
+    name = registry.split(text)[0]
+    return registry.joined(name, {f.name: str(getattr(found, f.name)) for f in fields(found)})
+
+
+@lru_cache(maxsize=4)
+def _read(file: str) -> tuple[str, Intervals]:
+    """Return the SHA-256 of a trace, and the intervals of every device."""
+    path = Path(file)
+    data = read_limited(path, LARGEST)
+    try:
+        lines = csv.reader(io.StringIO(data.decode()))
+        header = next(lines, [])
+        rows = [row for row in lines if row]
+    except (ValueError, csv.Error) as error:
+        raise ConfigError(f"{path} must be CSV in UTF-8, got {error}") from error
+    require(str(path), header, header == COLUMNS, f"CSV with the columns {', '.join(COLUMNS)}")
+    require(str(path), "none", bool(rows), "a trace with a line for a device")
+    found: dict[int, list[tuple[int, int]]] = {}
+    for number, row in enumerate(rows, start=2):
+        whole = len(row) == 3 and all(re.fullmatch("[0-9]{1,10}", cell.strip()) for cell in row)
+        device, first, last = map(int, row) if whole else (0, 1, 0)
+        if not (first <= last <= MOST and device <= MOST):
+            rule = "device,first,last, whole numbers from 0 with first <= last < 2**31"
+            raise ConfigError(f"{path} must have {rule} in line {number}, got {','.join(row)!r}")
+        found.setdefault(device, []).append((first, last))
+    if max(found) >= 4 * len(found) + 1000:  # a list of devices that are never there
+        raise ConfigError(
+            f"{path} must number devices from 0, got {max(found)} as one of {len(found)}; number "
+            "them anew"
+        )
+    devices = [found.get(device, []) for device in range(max(found) + 1)]
+    return hashlib.sha256(data).hexdigest(), devices

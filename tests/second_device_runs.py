@@ -1,0 +1,233 @@
+"""Runs on the second device and their like on the CPU, in a process of their own.
+
+A line of JSON on stdin asks, a line on stdout answers; `Process` does so from a test. ``python
+tests/second_device_runs.py --write`` counts waits and kernels anew, after a change that lowers
+them, and writes ``second_device.json``.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+GOLDEN = HERE / "second_device.json"
+# Rules whose waits are counted, on messages of FedAvg: those that decide step by step.
+RULES = ("geometric-median", "centered-clipping", "trimmed-mean", "multi-krum", "bulyan:f=1", "mda")
+SCENARIO: dict[str, Any] = {
+    **{"dataset": "digits", "model": "micro", "partition": "iid", "clients": 100, "per_round": 5},
+    # With so few samples the loop has no batch channels last on a CPU, so it adds up as elsewhere.
+    **{
+        "malicious": 0.2,
+        "cohorts": "stratified",
+        "rounds": 1,
+        "epochs": 1,
+        "eval_every": 1,
+        "batch_size": 6,
+    },
+}
+
+
+class Process:
+    """This file as a process that answers; the first question waits for its imports."""
+
+    def __init__(self, path: str | None = None) -> None:
+        """Start it; ``path`` has other sources of the three packages than those of the tests."""
+        environment = os.environ | {"FEDBENCH_PROBE": "off"}
+        if path is not None:
+            environment["PYTHONPATH"] = path
+        self._process = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def ask(self, **question: Any) -> Any:
+        """Return the answer to a question: fields of `played` or of `counted`."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, "the process ended without an answer"
+        return json.loads(line)
+
+    def end(self) -> None:
+        """Let the process end, and wait until it has."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def played(executor: str, **fields: Any) -> dict[str, Any]:
+    """Play a scenario on both devices; return where the records differ, or the device's error."""
+    import second_device
+
+    import fedbench
+    from fedbench.core.errors import Incompatible
+
+    scenario = fedbench.Scenario(**SCENARIO | fields)
+    try:
+        here = fedbench.play(scenario, device="cpu", executor=executor)
+    except Incompatible as error:
+        return {"incompatible": str(error)}
+    second_device.forget()
+    try:
+        there = fedbench.play(scenario, device=second_device.NAME, executor=executor)
+    except Exception as error:
+        return {"differences": [f"{type(error).__name__}: {error}"]}
+    assert sum(second_device.launches.values()) > 100, "nothing was computed on the device"
+    if scenario.attack != "none":
+        assert sum(row.malicious for row in here.rounds) > 0, "nobody attacked"
+    expected, found = (dict(leaves(record.measured())) for record in (here, there))
+    names = sorted(expected.keys() | found.keys())
+    differences = [
+        f"{name}: {expected.get(name)} on the CPU, {found.get(name)} on the device"
+        for name in names
+        if not alike(name, expected.get(name), found.get(name))
+    ]
+    return {"differences": differences}
+
+
+def leaves(fields: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what a record measured by its path, without the machine and the digest.
+
+    Without what Auto chose, too: in a first round several of its attacks send the same, and the
+    rounding of their scores decides which one is named.
+    """
+    if isinstance(fields, dict):
+        for name, part in fields.items():
+            if name not in ("environment", "digest", "played"):
+                yield from leaves(part, f"{path}.{name}")
+    elif isinstance(fields, list | tuple):
+        for number, part in enumerate(fields):
+            yield from leaves(part, f"{path}[{number}]")
+    else:
+        yield path, fields
+
+
+def alike(name: str, a: Any, b: Any) -> bool:
+    """Whether two measured values are equal up to the rounding that the devices' ways differ in.
+
+    A test batch lies channels last on a CPU alone, and NumPy adds up in another order than torch. A
+    logit's last bit may tip the answer on one of the 270 test samples, or two.
+    """
+    if not isinstance(a, float) or not isinstance(b, float):
+        return bool(a == b)
+    if "accuracy" in name:
+        return abs(a - b) <= 2 / 270
+    return abs(a - b) <= 1e-5 * max(abs(a), abs(b)) or (a != a and b != b)
+
+
+def counted(protocol: str, defense: str = "own") -> dict[str, Any]:
+    """Count the kernels of a local step, and the waits of a round with 7 and with 12 clients.
+
+    The step is that of the stacked executor, in a network with the layers of ``lenet``; the round
+    is a run's second, without evaluation. A rule that is named is counted without the step, and
+    under attack, where it has more to do.
+    """
+    waits = [sum(waits_of_a_round(n, protocol, defense).values()) for n in (7, 12)]
+    steps = {} if defense != "own" else {"kernels": kernels_of_a_step(protocol)}
+    return steps | {"waits": waits}
+
+
+def kernels_of_a_step(protocol: str) -> int:
+    """Difference in kernels between training for two and for three steps."""
+    import second_device
+
+    from fedbench.api import Shared
+    from fedbench.core import registry
+    from fedbench.executors.factory import strangers
+    from fedbench.executors.training import Schedule
+    from fedbench.executors.vmap import Stacked
+    from fedbench.models.network import ConvNet
+
+    lenet = ConvNet((1, 8, 8), ((4, 8),), (16,), 10)  # narrow
+    device = second_device.DEVICE
+    engine = Stacked(registry.load("protocol", protocol), Shared(lenet, 3, device), Schedule(1, 2))
+    counts = []
+    for samples in (4, 4, 6):  # the first time fills caches
+        clients = strangers(engine.protocol, engine.shared, 2, samples)
+        second_device.forget()
+        engine.train(clients)
+        counts.append(sum(second_device.launches.values()))
+    return counts[2] - counts[1]
+
+
+def waits_of_a_round(n: int, protocol: str, defense: str = "own") -> dict[str, int]:
+    """Waits of a round of ``n`` clients, by operation and line."""
+    import second_device
+
+    from fedbench import Scenario
+    from fedbench.experiment.prepare import prepare
+    from fedbench.run import begin, play_round
+
+    fields: dict[str, Any] = {"protocol": protocol, "defense": defense, "per_round": n}
+    more: dict[str, Any] = {"clients": 20, "batch_size": 32, "rounds": 9, "eval_every": 9}
+    more |= {"malicious": 0.0, "cohorts": "random"} if defense == "own" else {"attack": "sign-flip"}
+    setup = prepare(Scenario(**SCENARIO | fields | more), second_device.NAME, "stacked")
+    state = begin(setup)
+    play_round(setup, state, 0)
+    second_device.forget()
+    play_round(setup, state, 1)
+    return dict(second_device.waits)
+
+
+def refused(code: str) -> str:
+    """Run lines with ``there``, a tensor of the device; return the error, or ``none``."""
+    import second_device
+    import torch
+
+    there = torch.arange(6.0, device=second_device.NAME).reshape(2, 3)
+    second_device.forget()
+    try:
+        exec(code, {"torch": torch, "there": there})
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return f"none, {sum(second_device.waits.values())} waits"
+
+
+def table() -> dict[str, dict[str, Any]]:
+    """Count for every protocol, and for the rules of `RULES`."""
+    from fedbench.core import registry
+
+    rows = {name: counted(name) for name in registry.names("protocol")}
+    for rule in RULES:
+        rows[f"fedavg {rule}"] = counted("fedavg", rule)
+    return rows
+
+
+def write() -> None:
+    """Write the golden file anew, a row a line."""
+    rows = (f" {json.dumps(name)}: {json.dumps(row)}" for name, row in table().items())
+    GOLDEN.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+
+
+def answer() -> None:
+    """Answer questions until there are no more."""
+    kinds: dict[str, Callable[..., Any]] = {"play": played, "count": counted, "refused": refused}
+    out = sys.stdout
+    sys.stdout = sys.stderr  # of which no other line may come
+    for line in sys.stdin:
+        question = json.loads(line)
+        print(json.dumps(kinds[question.pop("kind")](**question)), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    os.environ["FEDBENCH_PROBE"] = "off"
+    import torch
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    if sys.argv[1:] == ["--write"]:
+        write()
+    else:
+        answer()

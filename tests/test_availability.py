@@ -1,0 +1,201 @@
+"""Clients that drop out: who sends, what is counted and priced, and what is refused."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedbench
+from fedbench import Scenario
+from fedbench.core.errors import ConfigError, Incompatible
+from fedbench.core.rng import Key
+from fedbench.experiment import availability, cohorts
+from fedbench.experiment.availability import Dropout, Trace, parse, written
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.record import parse as parse_record
+from fedbench.run import begin, play_round
+
+SMALL: dict[str, Any] = {
+    **{"model": "micro", "clients": 12, "per_round": 6, "rounds": 3, "epochs": 1},
+    **{"malicious": 0.25, "attack": "sign-flip"},
+}
+
+
+def scenario(**fields: Any) -> Scenario:
+    return Scenario(**SMALL | fields)
+
+
+def play(**fields: Any) -> fedbench.Record:
+    return fedbench.play(scenario(**fields), device="cpu", executor="loop")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Of four devices: 0 is there in rounds 0 and 2, 1 from 1 on, 2 never, 3 always."""
+    path = tmp_path / "Trace.csv"
+    path.write_text("device,first,last\n0,0,0\n1,1,90\n0,2,2\n3,0,99\n")
+    return path
+
+
+def test_each_client_drops_out_by_a_coin_of_its_own() -> None:
+    ids = list(range(20))
+    places = [Dropout(p=0.3).places(ids, step, Key(1).fold(step)) for step in range(1000)]
+    times = torch.zeros(20)
+    for kept in places:
+        times[kept] += 1
+    assert float((times - 700).abs().max()) < 5 * math.sqrt(210)
+    counts = torch.tensor([float(len(kept)) for kept in places])
+    assert float(counts.var()) == pytest.approx(20 * 0.21, rel=0.2), "independent of each other"
+
+
+def test_a_device_of_a_trace_is_there_in_its_rounds_and_clients_share_devices(trace: Path) -> None:
+    follows = Trace(file=str(trace))
+    ids = [7, 6, 5, 4, 3, 0]  # devices 3, 2, 1, 0, 3, 0
+    found = [follows.places(ids, step, Key(0)) for step in range(4)]
+    assert found == [[0, 3, 4, 5], [0, 2, 4], [0, 2, 3, 4, 5], [0, 2, 4]]
+
+
+def test_without_drop_outs_a_record_says_nothing_of_them() -> None:
+    record = play()
+    assert "availability" not in record.to_json()
+    assert "dropped" not in record.to_json()
+    assert record.scenario.availability == "none"
+    assert all(r.dropped == 0 and len(r.clients) == 6 for r in record.rounds)
+
+
+@pytest.mark.parametrize("protocol", ["fedavg", "feddrop"])
+def test_clients_that_drop_out_are_sent_to_and_counted_and_nothing_else(protocol: str) -> None:
+    # A broadcast of feddrop is a message of its own for each client.
+    record = play(availability="dropout:p=0.4", protocol=protocol)
+    whole = play(protocol=protocol)
+    assert record.scenario.availability == "dropout:p=0.4"
+    assert sum(r.dropped for r in record.rounds) > 0
+    pairs = list(zip(record.rounds, whole.rounds, strict=True))
+    for r, full in pairs:
+        assert len(r.clients) + r.dropped == 6
+        assert [i for i in full.clients if i in r.clients] == r.clients
+        assert r.accepted == len(r.clients)
+        assert r.downlink_bits == pairs[0][1].downlink_bits or protocol == "feddrop"
+    assert pairs[0][0].downlink_bits == pairs[0][1].downlink_bits
+    each = {r.uplink_bits / len(r.clients) for r in whole.rounds if r.uplink_bits}
+    if protocol == "fedavg":
+        assert {r.uplink_bits / len(r.clients) for r in record.rounds if r.uplink_bits} == each
+        down = whole.result.downlink_bits_per_parameter
+        assert record.result.downlink_bits_per_parameter == down
+    assert [(r.clients, r.malicious) for r in record.rounds] == list(
+        cohorts.rounds(record.scenario)
+    )
+    assert parse_record(record.to_json().encode(), "it").rounds == record.rounds
+
+
+def test_a_client_that_drops_out_remembers_what_it_did_before() -> None:
+    lossy = prepare(
+        scenario(protocol="topk:error_feedback=true", clients=6, availability="dropout:p=0.5"),
+        "cpu",
+        "loop",
+    )
+    state = begin(lossy)
+    kept: dict[int, torch.Tensor] = {}
+    for step in range(3):
+        r = play_round(lossy, state, step)
+        assert set(state.memories) == set(kept) | set(r.clients)
+        for i, residual in kept.items():
+            same = torch.equal(state.memories[i]["residual"], residual)
+            assert same == (i not in r.clients)
+        kept = {i: memory["residual"].clone() for i, memory in state.memories.items()}
+    assert len(kept) > 0
+
+
+def test_a_round_in_which_nobody_comes_is_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "gone.csv"
+    path.write_text("device,first,last\n0,1,1\n")
+    record = play(availability=f"trace:file={path}")
+    assert [r.skipped for r in record.rounds] == [True, False, True]
+    assert [(len(r.clients), r.dropped) for r in record.rounds] == [(0, 6), (6, 0), (0, 6)]
+
+
+def test_a_secure_sum_is_that_of_who_came_and_who_came_is_charged() -> None:
+    fields: dict[str, Any] = {
+        **{"protocol": "fedpm", "mechanism": "mask-gaussian", "sees": "sum", "attack": "none"}
+    }
+    lossy = prepare(scenario(availability="dropout:p=0.5", **fields), "cpu", "loop")
+    state = begin(lossy)
+    rounds = [play_round(lossy, state, step) for step in range(3)]
+    assert state.ledger.honest == min(len(r.clients) for r in rounds if r.clients)
+    (charged,) = state.ledger.local.values()
+    assert charged == {
+        i: count for i in range(12) if (count := sum(i in r.clients for r in rounds))
+    }
+    whole = play(**fields)
+    part = play(availability="dropout:p=0.5", **fields)
+    assert whole.privacy is not None
+    assert part.privacy is not None
+    assert f"sum of {state.ledger.honest} honest" in part.privacy.sampler
+    assert part.privacy.bounds["secure-sum"] is not None
+    assert whole.privacy.bounds["secure-sum"] is not None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"protocol": "fedpm", "mechanism": "mask-gaussian", "sees": "hidden-sum"},
+        {"mechanism": "dp-fedavg"},
+    ],
+)
+def test_where_no_theorem_covers_lost_messages_they_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(Incompatible, match="no theorem covers rounds that lose some"):
+        prepare(scenario(availability="dropout:p=0.1", **fields), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("sometimes", "one of none, dropout, trace"),
+        ("dropout:p=0", r"dropout:p must be in \(0, 1\), got 0"),
+        ("dropout:p=1", r"dropout:p must be in \(0, 1\), got 1"),
+        ("dropout:p=often", "p=often"),
+        ("dropout:q=0.5", "no parameter 'q'"),
+        ("trace", "the path of a file"),
+        ("trace:file=a.csv,sha256=12", "64 hex digits"),
+    ],
+)
+def test_what_is_no_availability_is_refused_without_a_file(text: str, rule: str) -> None:
+    with pytest.raises(ConfigError, match=rule):
+        Scenario.of(availability=text)
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        ("", "the columns device, first, last"),
+        ("device,first\n0,1\n", "the columns device, first, last"),
+        ("device,first,last\n", "a line for a device"),
+        ("device,first,last\n0,1\n", "in line 2, got '0,1'"),
+        ("device,first,last\n0,0,5\n1,3,2\n", "in line 3, got '1,3,2'"),
+        ("device,first,last\n0,-1,2\n", "in line 2"),
+        ("device,first,last\n0,0,__import__('os')\n", "in line 2"),
+        ("device,first,last\n0,0,99999999999\n", "in line 2"),
+        ("device,first,last\n1000000,0,9\n", "number devices from 0"),
+    ],
+)
+def test_a_file_that_is_no_trace_is_refused(content: str, rule: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=rule):
+        written(f"trace:file={path}")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        written(f"trace:file={tmp_path / 'absent.csv'}")
+
+
+def test_a_record_names_the_digest_of_its_trace_and_another_file_is_refused(trace: Path) -> None:
+    text = written(f"trace:file={trace}")
+    assert text == written(text)
+    digest = text.rpartition("=")[2]
+    assert len(digest) == 64
+    trace.write_text(trace.read_text() + "5,0,9\n")
+    availability._read.cache_clear()
+    with pytest.raises(ConfigError, match="must have the SHA-256"):
+        written(text)
+    assert isinstance(parse(text), Trace), "a record is read without its trace"

@@ -1,0 +1,381 @@
+"""Scalars along public directions: protocols by hand, their bytes, and attacks on them."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from exchanges import flat, rejected
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import fedbench
+from fedbench.adversary import threat_model
+from fedbench.api import Batches, Gradient, Shared
+from fedbench.core.errors import IllegalPayloadError, Incompatible
+from fedbench.core.rng import Key
+from fedbench.core.trees import Layout, Tree
+from fedbench.deployment.settings import Settings
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.state_bytes import decode, encode
+from fedbench.payload import History, MissedScalars, Scalars
+from fedbench.payload.packets import Packet
+from fedbench.protocols.fedavg import initial_weights
+from fedbench.protocols.zeroth_order import (
+    SCALARS,
+    SEEDS,
+    DeComFL,
+    FedKSeed,
+    ZerothOrder,
+    direction,
+    moved,
+    pool,
+    replayed,
+    seeds_of,
+)
+from fedbench.run import begin, play_round
+from fedbench.testing import check_payload, example_context
+from fedbench.testing.contracts import example_rehearsal
+from fedbench_attacks.scalars import ReplayedScalars, SpanAscent
+from fedbench_defenses.mean import Mean
+
+FOUR = flat(4)
+
+
+def quadratic(c: float = 1.0) -> Gradient:
+    """``L(w) = c/2 |w|^2`` and its gradient, whatever the batch."""
+
+    def loss(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tensor:
+        return torch.stack([leaf.square().sum() for leaf in tree.values()]).sum() * c / 2
+
+    def gradient(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+        return {name: c * leaf for name, leaf in tree.items()}
+
+    return Gradient(gradient, gradient, 1, loss=loss)
+
+
+def batches(count: int) -> Batches:
+    return Batches([(torch.zeros(1), torch.zeros(1))] * count)
+
+
+def started(protocol: ZerothOrder[Any], shared: Shared) -> Tree:
+    state = protocol.init(shared)
+    tree = protocol.receive(shared, protocol.broadcast(shared, state, [0], Key(1)))
+    return {n: leaf.double() if leaf.is_floating_point() else leaf for n, leaf in tree.items()}
+
+
+def trained(protocol: ZerothOrder[Any], tree: Tree, grad: Any, steps: int) -> list[float]:
+    update, _ = protocol.local_update(tree, batches(steps), grad, Key(5), {})
+    scalars: list[float] = update[SCALARS].tolist()
+    return scalars
+
+
+def dot(a: Tensor, b: Tensor) -> float:
+    products = [float(x * y) for x, y in zip(a, b, strict=True)]
+    return sum(products)
+
+
+def test_fedkseed_adds_the_slopes_of_a_seed_and_goes_on_from_each_step() -> None:
+    # L = |w|^2 / 2: the central slope is w z exactly, and w <- w - lr (w z) z after each step.
+    protocol = FedKSeed(lr=0.1, k=2, eps=0.5)
+    tree = started(protocol, FOUR)
+    directions = [direction(int(seed), 4, torch.zeros(4).double()) for seed in pool(FOUR, 2)]
+    drawn = [int(Key(5).fold("step", s).fold("direction").integers(2, 1)) for s in range(4)]
+    assert sorted(set(drawn)) == [0, 1], "both seeds are drawn"
+    w = initial_weights(FOUR).double()
+    by_hand = [0.0, 0.0]
+    for j in drawn:
+        slope = dot(w, directions[j])
+        by_hand[j] += slope
+        w = w - 0.1 * slope * directions[j]
+    assert trained(protocol, tree, quadratic(), 4) == pytest.approx(by_hand, abs=1e-12)
+    # Its own model is the one that its scalars stand for.
+    sent = Scalars(torch.tensor([by_hand]), 2)
+    own = protocol.local_model(FOUR, protocol.broadcast(FOUR, torch.zeros(2), [0], Key(1)), sent)
+    assert own is not None
+    torch.testing.assert_close(FOUR.layout.flatten(own).double(), w, rtol=0, atol=1e-6)
+
+
+def test_fedkseed_sends_no_more_seeds_than_steps_and_leaves_later_batches_out() -> None:
+    protocol = FedKSeed(k=64, steps=3)
+    scalars = trained(protocol, started(protocol, FOUR), quadratic(), 9)
+    assert 1 <= sum(a != 0 for a in scalars) <= 3
+    assert scalars == trained(protocol, started(protocol, FOUR), quadratic(), 3)
+    sent, _ = protocol.message(FOUR, torch.ones(1, 64), [Key(0)], [{}])  # noise on all of them
+    assert isinstance(sent, Scalars)
+    assert sent.most == 3
+    assert int((sent.x != 0).sum()) == 3
+
+
+def test_fedkseeds_server_accumulates_and_anyone_rebuilds_its_model() -> None:
+    protocol = FedKSeed(lr=0.1, k=3)
+    state = protocol.server_step(FOUR, protocol.init(FOUR), torch.tensor([1.0, 0, -2]), 2, Key(0))
+    state = protocol.server_step(FOUR, state, torch.tensor([0.5, 0, 0]), 2, Key(0))
+    assert state.tolist() == [1.5, 0.0, -2.0]
+    z = [direction(int(seed), 4, torch.zeros(4)) for seed in pool(FOUR, 3)]
+    w = initial_weights(FOUR) - 0.1 * 1.5 * z[0] + 0.1 * 2 * z[2]
+    model = protocol.model(FOUR, state, Key(0))
+    assert isinstance(model, dict)
+    torch.testing.assert_close(FOUR.layout.flatten(model), w)
+    down = protocol.broadcast(FOUR, state, [0, 1], Key(0))
+    assert [packet.bits for packet in down.encode()] == [3 * 32]
+    received, _ = type(down).decode(down.encode(), down.spec)
+    assert received is not None
+    tree = protocol.receive(FOUR, received)
+    assert all(torch.equal(tree[name], leaf) for name, leaf in model.items())
+    assert tree[SCALARS].tolist() == [0, 0, 0]
+    assert protocol.model_bits(FOUR, state) == 96
+
+
+def test_decomfl_takes_all_slopes_of_a_step_at_one_point_and_goes_along_their_mean() -> None:
+    # The forward slope of |w|^2 / 2 is w z + eps |z|^2 / 2.
+    protocol = DeComFL(lr=0.2, p=2, steps=2, eps=0.5)
+    z = [direction(int(s), 4, torch.zeros(4).double()) for s in seeds_of(FOUR, 4, 0)]
+    w = initial_weights(FOUR).double()
+    by_hand = []
+    for step in range(2):
+        pair = z[2 * step : 2 * step + 2]
+        slopes = [dot(w, d) + 0.25 * dot(d, d) for d in pair]
+        by_hand += slopes
+        w = w - 0.2 * (slopes[0] * pair[0] + slopes[1] * pair[1]) / 2
+    tree = started(protocol, FOUR)
+    assert trained(protocol, tree, quadratic(), 5) == pytest.approx(by_hand, abs=1e-12)
+    assert trained(protocol, tree, quadratic(), 1) == pytest.approx([*by_hand[:2], 0, 0], abs=1e-12)
+    central = dataclasses.replace(protocol, difference="central", steps=1)
+    tree = started(central, FOUR)
+    seeds = tree[SEEDS].tolist()
+    at = initial_weights(FOUR).double()
+    expected = [dot(at, direction(seed, 4, at)) for seed in seeds]
+    assert trained(central, tree, quadratic(), 1) == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_wrapped_gradient_gives_the_slope_of_a_small_step() -> None:
+    for protocol in (FedKSeed(k=8, eps=1e-4), DeComFL(p=3, steps=2, eps=1e-4)):
+        plain = quadratic()
+        tree = started(protocol, FOUR)
+        asked = trained(protocol, tree, plain, 2)
+        assert trained(protocol, tree, plain.batch, 2) == pytest.approx(asked, abs=1e-2)
+        climbing = trained(protocol, tree, lambda *given: quadratic(-1.0).batch(*given), 1)
+        assert climbing[: len(asked)] == pytest.approx(
+            [-a for a in trained(protocol, tree, plain.batch, 1)], abs=1e-9
+        )
+
+
+def test_a_slope_that_is_not_finite_is_no_step() -> None:
+    for protocol in (FedKSeed(k=4), DeComFL(p=2)):
+        lost = trained(protocol, started(protocol, FOUR), quadratic(float("nan")), 3)
+        assert set(lost) == {0.0}
+
+
+def test_a_client_is_sent_what_it_missed_and_the_bits_are_those_scalars() -> None:
+    protocol = DeComFL(p=2, steps=2)  # 4 scalars a round
+    state = protocol.init(FOUR)
+    bits = []
+    for clients in ([0, 1], [1], [1, 2], [0, 1]):
+        down = protocol.broadcast(FOUR, state, clients, Key(0))
+        check_payload(down)
+        bits.append([packet.bits for packet in down.encode()])
+        received, _ = type(down).decode(down.encode(), down.spec)
+        assert received is not None
+        now = protocol.model(FOUR, state, Key(0))
+        assert isinstance(now, dict)
+        for row in range(len(received)):
+            tree = protocol.receive(FOUR, received.take([row]))
+            assert all(torch.equal(tree[name], leaf) for name, leaf in now.items())
+        state = decode(encode(protocol.heard(state, clients)))  # as a checkpoint keeps it
+        mean = torch.full((4,), 0.5 + len(bits))
+        state = protocol.server_step(FOUR, state, mean, len(clients), Key(0))
+    # Nobody missed anything at first; client 2 missed two rounds, client 0 three and client 1 one.
+    assert bits == [[0], [4 * 32], [4 * 32, 8 * 32], [12 * 32, 4 * 32]]
+    assert protocol.model_bits(FOUR, state) == 4 * 32  # 16 scalars, but 4 weights
+
+
+def test_histories_are_replayed_alike_in_every_order() -> None:
+    shared = flat(5)
+    scalars = Key(2).normal(12)
+    w = initial_weights(shared)
+    models = [w]
+    for number in range(4):
+        part = scalars[3 * number : 3 * number + 3]
+        w = moved(w, part, seeds_of(shared, 3, number), 0.1)
+        models.append(w)
+    for rounds in (4, 0, 1, 3, 2, 4, 1):
+        answer = replayed(shared, 0.1, 3, History.of(scalars[: 3 * rounds]))
+        assert torch.equal(answer, models[rounds]), rounds
+    other = torch.cat([scalars[:3] + 1, scalars[3:6]])  # another past
+    first = moved(initial_weights(shared), other[:3], seeds_of(shared, 3, 0), 0.1)
+    expected = moved(first, other[3:], seeds_of(shared, 3, 1), 0.1)
+    assert torch.equal(replayed(shared, 0.1, 3, History.of(other)), expected)
+
+
+def test_the_network_is_differentiable_in_the_scalars() -> None:
+    protocol = DeComFL(lr=0.3, p=3)
+    tree = started(protocol, FOUR)
+    z = torch.stack([direction(seed, 4, tree[SCALARS]) for seed in tree[SEEDS].tolist()])
+    scalars = torch.tensor([0.5, 0.0, -1.0]).double().requires_grad_()
+    network = protocol.weights(tree | {SCALARS: scalars}, {}, Key(0))
+    moving = Layout.of(FOUR.network.shapes).flatten(network)
+    expected = initial_weights(FOUR).double() - 0.1 * scalars.detach() @ z
+    torch.testing.assert_close(moving, expected, rtol=0, atol=1e-12)
+    slope = torch.tensor([1.0, 2.0, -1.0, 3.0]).double()
+    (gradient,) = torch.autograd.grad(moving @ slope, [scalars])
+    torch.testing.assert_close(gradient, -0.1 * z @ slope, rtol=0, atol=1e-12)
+    assert protocol.weights({"fc1": slope}, {}, Key(0)) == {"fc1": slope}
+
+
+def test_pairs_are_scalars_and_numbers_of_directions() -> None:
+    # 8 directions: 3 bits a number. Two pairs are 64 + 6 bits, 1.0 is 3f800000, -2.0 is c0000000.
+    sent = Scalars(torch.tensor([[0, 0, 1.0, 0, 0, -2.0, 0, 0]]), 3)
+    (packet,) = sent.encode()
+    assert (packet.data.hex(), packet.bits) == ("0000803f000000c0" + "54", 70)  # 010 101
+    assert sent.take([]).encode() == []
+    assert Scalars(torch.ones(1, 8), 8).encode()[0].bits == 8 * 32
+    nothing = Scalars(torch.zeros(1, 8), 3)
+    assert nothing.encode()[0] == Packet(bytes(5), 35)
+    largest = nothing.nearest(torch.tensor([[1.0, -5, 3, 3, -3, 0, 0, 0]]))
+    assert largest.x.tolist() == [[0, -5, 3, 3, 0, 0, 0, 0]]
+
+
+def test_bytes_of_no_scalars_are_rejected() -> None:
+    spec = Scalars(torch.zeros(1, 5), 3).spec
+    one, two = torch.tensor([1.0]).numpy().tobytes(), torch.tensor([2.0]).numpy().tobytes()
+    good = one + two + b"\x28"  # directions 1 and 2, in 3 bits each
+    assert Scalars.decode_row(Packet.raw(good), spec).x.tolist() == [[0, 1, 2, 0, 0]]
+    rejected(Scalars, one + two + b"\x44", spec, "ascending")  # 2 and 1
+    rejected(Scalars, one + two + b"\x24", spec, "ascending")  # 1 and 1
+    rejected(Scalars, one + b"\xa0", spec, "below 5")
+    rejected(Scalars, bytes(4) + b"\x20", spec, "not 0")
+    rejected(Scalars, b"\0\0\0\x80\0", spec, "not 0")  # -0 along the first direction
+    rejected(Scalars, one + bytes(4) + b"\x28", spec, "not 0")
+    rejected(Scalars, one * 4 + b"\x05\x30", spec, "1 to 3")  # 0, 1, 2 and 3 of 5
+    rejected(Scalars, b"", spec, "1 to 3")
+    rejected(Scalars, good[:-1] + b"\x29", spec, "padding")
+    dense = Scalars(torch.zeros(1, 2), 2).spec
+    rejected(Scalars, torch.tensor([-0.0, 1.0]).numpy().tobytes(), dense, "-0")
+    with pytest.raises(IllegalPayloadError, match="at most 1"):
+        Scalars(torch.ones(1, 2), 1).check()
+    known = MissedScalars(torch.ones(1, 2), torch.tensor([[1]]), History.of(torch.ones(2)))
+    rejected(MissedScalars, bytes(12), known.spec, "at most 2")
+    with pytest.raises(IllegalPayloadError, match="known"):
+        dataclasses.replace(known, x=torch.zeros(1, 2)).check()
+
+
+@given(k=st.integers(1, 70), most=st.integers(1, 70), n=st.integers(1, 3), seed=st.integers(0, 99))
+def test_scalars_of_every_form_keep_the_laws(k: int, most: int, n: int, seed: int) -> None:
+    x = Key(seed).normal(n, k) * Key(seed).fold("zeros").bernoulli(torch.full((n, k), 0.6))
+    check_payload(Scalars(torch.zeros(n, k), min(most, k)).nearest(x))
+    history = Key(seed).normal(k)
+    missed = Key(seed).fold("missed").integers(k + 1, n)[:, None]
+    check_payload(MissedScalars(history.expand(n, -1), missed, History.of(history)))
+
+
+@given(data=st.binary(max_size=40), k=st.integers(1, 20), most=st.integers(1, 20))
+def test_whatever_decodes_to_scalars_is_what_they_encode_to(data: bytes, k: int, most: int) -> None:
+    blank = Scalars(torch.zeros(1, k), min(most, k))
+    received, accepted = Scalars.decode([Packet.raw(data)], blank.spec)
+    if accepted[0]:
+        assert received is not None
+        received.check()
+        assert received.encode()[0].data == data
+
+
+def linear() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+FEW: dict[str, Any] = {"clients": 10, "per_round": 10, "malicious": 0.0, "partition": "iid"}
+FEW |= {"epochs": 1, "batch_size": 16, "dataset": "digits", "eval_every": 99}
+
+
+def accuracy(rounds: int, **fields: Any) -> float:
+    scenario = Scenario.of(**(FEW | {"model": linear(), "rounds": rounds} | fields))
+    return fedbench.play(scenario, device="cpu").result.accuracy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("protocol", "low"),
+    [  # seeds 0 to 4
+        ("decomfl:steps=8,p=5,lr=0.03", 0.51),  # .752 +- .047
+        ("fedkseed:k=256,lr=0.02", 0.35),  # .567 +- .042
+    ],
+)
+def test_scalars_learn_the_digits(protocol: str, low: float) -> None:
+    assert accuracy(8, protocol=protocol) > low
+
+
+def test_what_a_round_sends_knows_nothing_of_the_network() -> None:
+    bits = []
+    for model in ("micro", linear()):
+        fields = FEW | {"model": model, "protocol": "decomfl:p=3", "clients": 4, "per_round": 2}
+        setup = prepare(Scenario.of(**fields, rounds=3), "cpu", "loop")
+        state = begin(setup)
+        known: dict[int, int] = {}
+        for step in range(3):
+            r = play_round(setup, state, step)
+            assert r.uplink_bits == 2 * 3 * 32
+            assert r.downlink_bits == sum(3 * 32 * (step - known.get(i, 0)) for i in r.clients)
+            known |= dict.fromkeys(r.clients, step)
+            bits.append((r.uplink_bits, r.downlink_bits))
+    assert bits[:3] == bits[3:]
+
+
+def test_span_ascent_sends_the_slopes_at_an_honest_length() -> None:
+    honest = Scalars(torch.tensor([[0, 4.0, 0, 3], [0, 0, 0, 1], [1, 0, 0, 0]]), 2)
+    lab = example_rehearsal(honest)
+    slopes = lab.gradients(lab.steps(False, []), lab.x, lab.y, 0)
+    best = slopes.abs().topk(2).indices.sort().values
+    for directions in ("best", "own"):
+        attack = SpanAscent(scale=2.0, directions=directions)
+        sent = crafted(attack, honest)
+        if directions == "best":
+            x = torch.zeros(4)
+            x[best] = slopes[best]
+            rows = x.expand(2, -1)
+        else:
+            rows = torch.where(honest.x[:2] != 0, slopes, 0.0)
+        expected = 6 * rows / rows.norm(dim=1, keepdim=True)  # 2 times the mean of 5 and 1
+        torch.testing.assert_close(sent.x, expected.float())
+
+
+def crafted(attack: Any, payload: Scalars, adversary: Any = None) -> Scalars:
+    """What the owners of rows 0 and 1 send, and remember in ``adversary``."""
+    context = example_context(payload, Mean())
+    forged = threat_model.forge(attack, context, {} if adversary is None else adversary)
+    packets = forged.among(payload)
+    received, _ = Scalars.decode(packets[:2], payload.spec)
+    assert received is not None
+    return received
+
+
+def test_replay_sends_the_message_of_lag_rounds_ago() -> None:
+    adversary: Any = {}
+    sent = []
+    for i in range(5):
+        payload = Scalars(torch.tensor([[float(i), 1.0], [10.0 + i, 1.0], [20.0 + i, 1.0]]), 2)
+        message = crafted(ReplayedScalars(lag=2), payload, adversary)
+        sent.append(message.x[:, 0].tolist())
+    assert sent == [[0, 10], [1, 11], [0, 10], [1, 11], [2, 12]]
+
+
+@pytest.mark.slow
+def test_the_scalars_of_steepest_ascent_undo_a_mean() -> None:
+    attacked = {"protocol": "fedkseed:k=256,lr=0.02", "malicious": 0.3, "defense": "mean"}
+    assert accuracy(8, **attacked, attack="span-ascent:scale=5") < 0.2  # .104 +- .018
+
+
+def test_an_exported_app_refuses_what_depends_on_what_a_client_missed() -> None:
+    with pytest.raises(Incompatible, match="use fedkseed"):
+        Settings(protocol="decomfl").plugins()
+    Settings(protocol="fedkseed").plugins()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedkseed", "decomfl"])
+def test_isolated_plugins_give_the_same_record(name: str) -> None:
+    scenario = Scenario.of(**FEW, protocol=name, attack="span-ascent", defense="median")
+    scenario = scenario.model_copy(update={"rounds": 2, "malicious": 0.3, "model": "micro"})
+    plain, apart = (fedbench.play(scenario, device="cpu", isolate=i) for i in (False, True))
+    assert plain.measured() == apart.measured()

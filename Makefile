@@ -51,7 +51,7 @@ cases: .venv/installed-dev
 # test that holds by the luck of one order fails here first.
 COMPARISONS := $(patsubst %,tests/test_%.py,backdoors choice conformance coordinate_rules dense_attacks distance_rules \
 	eden fedmrn fedpm fedsparse fedsparsify filter_rules golden gpu_acceptance hierarchical mask_rules mechanisms models \
-	opacus payload qsgd recorded rotation searches secure_sums speed together training)
+	opacus padded payload qsgd recorded rotation searches secure_sums speed training)
 COMPARISONS += tests/test_run.py::test_another_executor_draws_the_same_and_agrees_to_rounding \
 	tests/test_run.py::test_a_record_alone_is_enough_to_play_it_again_apart_from_times \
 	tests/test_probes.py::test_the_simulated_update_of_the_truth_is_the_update \

@@ -20,11 +20,11 @@ from fedbench.core import registry
 from fedbench.core.blame import Hook, ask
 from fedbench.core.choices import SUMS
 from fedbench.core.copies import sent
+from fedbench.core.devices import now
 from fedbench.core.errors import require
-from fedbench.core.settings import note, restored_after
+from fedbench.core.settings import Settings, note, restored_after
 from fedbench.core.tiling import finite_rows
 from fedbench.data.datasets import Data
-from fedbench.executors.multi_run import now, settings_restorer
 from fedbench.executors.training import Client, Trained
 from fedbench.experiment.callbacks import Callbacks, Follower, followed
 from fedbench.experiment.checkpoints import Checkpoint, Keeper
@@ -73,7 +73,7 @@ def play(
     Args:
         scenario: The scenario to play.
         device: ``auto``, ``cpu``, ``cuda``, or a backend that a package registers with torch.
-        executor: ``loop``, ``stacked``, ``forked``, or ``auto``: the faster one of two.
+        executor: ``loop``, ``stacked``, ``padded``, ``recorded``, or ``auto``: the fastest one.
         chunk: Clients that the stacked executor trains at once.
         callbacks: Followers of the run: objects of `Callback`, or functions that are called with
             each `Round`. What one raises ends the run.
@@ -97,7 +97,7 @@ def play(
     followers = Callbacks(callbacks)
     start = now()
     choose_device(device)  # changes settings, too, which later runs on the device need
-    restore = settings_restorer()
+    restore = Settings().restore
     with restored_after(restore), Isolation() if isolate else nullcontext() as isolation:
         load = registry.load if isolation is None else isolation.load
         setup = prepare(scenario, device, executor, chunk, data, load, canonical)
@@ -120,9 +120,8 @@ def play(
                 followers.round(setup.scenario, rounds[-1])
             if deliver is not None:
                 deliver(final_model(setup, state.server))
-            record = build_record(
-                setup, state, rounds, now(setup.shared.device) - start, note(restore())
-            )
+            seconds = now(setup.shared.device) - start
+            record = build_record(setup, state, rounds, seconds, note(restore()))
         followers.finished(record)
         return record
 

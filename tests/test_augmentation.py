@@ -17,9 +17,8 @@ from fedbench.data import archives
 from fedbench.data.augmentation import PLACES, AugmentedSteps, CropFlip, crop_flip
 from fedbench.data.datasets import Data
 from fedbench.executors.factory import asked, executor
-from fedbench.executors.process_pool import Forked
 from fedbench.executors.training import Executor, Loop, Schedule
-from fedbench.executors.vmap import Stacked, launches
+from fedbench.executors.vmap import Stacked
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.evaluation import evaluate
 from fedbench.experiment.prepare import prepare
@@ -154,11 +153,6 @@ def test_all_executors_change_images_alike(name: str, coins: bool) -> None:
     )
 
 
-def test_forked_processes_change_images_as_the_loop_does() -> None:
-    engine = Forked(FedAvg(), SHARED, Schedule(1, 3), augment=AUGMENT)
-    assert engine.loop.augment == AUGMENT
-
-
 def test_training_is_sgd_on_changed_images() -> None:
     protocol = in_float64(FedAvg(lr=0.1, momentum=0.5, weight_decay=0.01))
     (client,) = doubled(example_clients(protocol, SHARED, n=1))
@@ -176,18 +170,11 @@ def test_training_is_sgd_on_changed_images() -> None:
     assert_rounded_alike(updates[0], SHARED.layout.flatten(moved))
 
 
-def test_runs_with_and_without_share_no_launch_and_no_answer() -> None:
+def test_runs_with_and_without_share_no_answer() -> None:
     plain = Stacked(FedAvg(), SHARED, Schedule(1, 4))
-    changed, darker = (dataclasses.replace(plain, augment=a) for a in (AUGMENT, CropFlip((-1.0,))))
-    clients = example_clients(FedAvg(), SHARED)
-    single = len(list(launches([(plain, clients)])))
-    for first, second in ((plain, changed), (changed, darker)):
-        assert len(list(launches([(first, clients), (second, clients)]))) == 2 * single
-    assert len(list(launches([(changed, clients), (dataclasses.replace(changed), clients)]))) == (
-        single
-    )
+    changed = dataclasses.replace(plain, augment=AUGMENT)
     assert asked(plain, 4) != asked(changed, 4)
-    for name in ("loop", "stacked", "forked", "together"):
+    for name in ("loop", "stacked", "padded"):
         made = executor(name, FedAvg(), SHARED, Schedule(1, 4), augment=AUGMENT)
         assert made.augment == AUGMENT
 

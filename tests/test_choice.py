@@ -23,7 +23,7 @@ from fedbench.executors.cached_answers import folder, store, stored
 from fedbench.executors.conv_kernels import Forms, Geometry, Load, geometries, matrices, measured
 from fedbench.executors.factory import asked, choose, executor
 from fedbench.executors.training import Loop, Schedule
-from fedbench.executors.vmap import Stacked, footprint
+from fedbench.executors.vmap import Padded, Stacked, footprint
 from fedbench.models.network import ConvNet, Convolve
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients, in_float64
@@ -63,31 +63,31 @@ def measuring(monkeypatch: pytest.MonkeyPatch, answers: Path) -> Path:
     return answers
 
 
-FITS = {"loop", "stacked"}.__contains__
+FITS = {"loop", "padded"}.__contains__
 
 
-def fastest(protocol: FedAvg, together: float = 8.0) -> str:
-    return choose(Stacked(protocol, SHARED, PLAN), together)
+def fastest(protocol: FedAvg, together: int = 8) -> str:
+    return choose(Padded(protocol, SHARED, PLAN), [8] * together)
 
 
 def test_what_is_faster_is_chosen_and_heavy_steps_are_the_loop_s_unmeasured(
     measuring: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert fastest(Sleepy()) == "stacked"
-    assert fastest(Crowded(), 2.0) == "loop"
+    assert fastest(Sleepy()) == "padded"
+    assert fastest(Crowded(), 2) == "loop"
     entries = [json.loads(path.read_text()) for path in measuring.iterdir()]
-    assert sorted(entry["answer"] for entry in entries) == ["loop", "stacked"]
-    assert isinstance(executor("auto", Sleepy(), SHARED, PLAN, together=8), Stacked)
-    assert isinstance(executor("auto", Crowded(), SHARED, PLAN, together=2), Loop)
+    assert sorted(entry["answer"] for entry in entries) == ["loop", "padded"]
+    assert isinstance(executor("auto", Sleepy(), SHARED, PLAN, sizes=[8] * 8), Padded)
+    assert isinstance(executor("auto", Crowded(), SHARED, PLAN, sizes=[8] * 2), Loop)
     monkeypatch.setattr("fedbench.executors.factory.HEAVY", 0.02)  # `Sleepy` waits longer
-    assert fastest(Sleepy(), 4.0) == "loop"
+    assert fastest(Sleepy(), 4) == "loop"
 
 
 def test_the_answer_is_kept_and_the_first_one_holds(measuring: Path) -> None:
-    question = asked(Stacked(Sleepy(), SHARED, PLAN), 8, "loop", "stacked")
+    question = asked(Padded(Sleepy(), SHARED, PLAN), 8, "loop", "padded")
     assert stored(question, FITS) is None
     assert store(question, "loop", FITS) == "loop"
-    assert store(question, "stacked", FITS) == "loop"
+    assert store(question, "padded", FITS) == "loop"
     assert fastest(Sleepy()) == "loop"  # no measurement would say so
     assert [path.suffix for path in measuring.iterdir()] == [".json"]  # nothing else is left
 
@@ -95,16 +95,16 @@ def test_the_answer_is_kept_and_the_first_one_holds(measuring: Path) -> None:
 def test_what_says_nothing_or_cannot_be_written_is_no_hindrance(
     measuring: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    question = asked(Stacked(Crowded(), SHARED, PLAN), 2, "loop", "stacked")
-    store(question, "stacked", FITS)
+    question = asked(Padded(Crowded(), SHARED, PLAN), 2, "loop", "padded")
+    store(question, "padded", FITS)
     (path,) = measuring.iterdir()
-    for text in ("", "{", '{"question": "another", "answer": "stacked"}', "[]"):
+    for text in ("", "{", '{"question": "another", "answer": "padded"}', "[]"):
         path.write_text(text)
         assert stored(question, FITS) is None
-        assert fastest(Crowded(), 2.0) == "loop"
+        assert fastest(Crowded(), 2) == "loop"
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert fastest(Sleepy()) == "stacked"
+    assert fastest(Sleepy()) == "padded"
 
 
 def test_other_questions_have_other_answers() -> None:
@@ -113,14 +113,14 @@ def test_other_questions_have_other_answers() -> None:
     schedules = Stacked(FedAvg(), SHARED, Schedule(1, 5)), Stacked(FedAvg(), wider, Schedule(1, 4))
     half = Stacked(FedAvg(), SHARED, Schedule(1, 4), precision="bf16")
     asks = {asked(engine, 8) for engine in (plain, *schedules, half)}
-    assert len(asks | {asked(plain, 2), asked(plain, 8, "loop", "stacked")}) == 6
-    assert asked(plain, 8) == asked(Stacked(FedAvg(lr=0.3), SHARED, Schedule(9, 4)), 8)
+    assert len(asks | {asked(plain, 2), asked(plain, 8, "loop", "padded")}) == 6
+    assert asked(plain, 8) == asked(Padded(FedAvg(lr=0.3), SHARED, Schedule(9, 4)), 8)
 
 
 def test_who_trains_alone_or_switched_measuring_off_is_not_measured(
     measuring: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert fastest(Sleepy(), 1.9) == "loop"
+    assert fastest(Sleepy(), 1) == "loop"
     monkeypatch.setenv("FEDBENCH_PROBE", "off")
     assert fastest(Sleepy()) == "loop"
     assert not measuring.exists()

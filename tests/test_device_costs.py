@@ -16,12 +16,12 @@ from torch.nn.functional import conv2d
 from fedbench.api import Batches, Grad, Memory, Shared
 from fedbench.core import devices
 from fedbench.core.choices import Precision
+from fedbench.core.devices import now
 from fedbench.core.errors import Unavailable
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors.conv_kernels import Geometry, Load, faster
 from fedbench.executors.factory import executor
-from fedbench.executors.multi_run import now
 from fedbench.executors.training import Loop, Schedule, products
 from fedbench.executors.vmap import Stacked, footprint
 from fedbench.experiment.scenario import Scenario
@@ -70,7 +70,7 @@ def test_an_attack_is_not_charged_for_what_was_launched_before_it(
         queued[0] = 0.0
 
     monkeypatch.setattr(Loop, "train", launch)
-    monkeypatch.setattr("fedbench.executors.multi_run.finish", wait)
+    monkeypatch.setattr("fedbench.core.devices.finish", wait)
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
     fields: dict[str, Any] = {"model": "micro", "rounds": 2, "clients": 4, "per_round": 4}
     record = play(Scenario.of(dataset="digits", attack="sign-flip", **fields), executor="loop")

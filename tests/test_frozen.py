@@ -43,12 +43,11 @@ KRUM = {"defense": "multi-krum", "per_round": 7, "knowledge": "all+defense"}
 SCENARIOS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "floats-loop": ("loop", *TRIMMED),
     "floats-stacked": ("stacked", *TRIMMED),
-    "floats-forked": ("forked", *TRIMMED),
     "floats-auto": ("auto", *TRIMMED),
     "floats-dp-sgd": ("stacked", "fedavg", "pixel", PRIVATE),
     "half": ("loop", "cast", "min-max:side=minus", {"defense": "nnm+median"}),
     "signs": ("stacked", "signsgd", "sign-flip", {"mechanism": "randomized-response"}),
-    "scaled-signs": ("forked", "ef-signsgd", "residual-release", {"defense": "geometric-median"}),
+    "scaled-signs": ("loop", "ef-signsgd", "residual-release", {"defense": "geometric-median"}),
     "levels": ("loop", "qsgd", "dyn-opt:side=minus", {"defense": "median"}),
     "rotated-levels": ("stacked", "drive", "ipm", {}),
     "sparse": ("loop", "topk", "index-concentration", KRUM),

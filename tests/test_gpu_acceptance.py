@@ -42,8 +42,8 @@ SHARED = Shared(NETWORK, 3, CPU)
 
 @pytest.mark.parametrize("name", registry.names("protocol"))
 def test_lock_step_sends_what_the_loop_sends(name: str) -> None:
-    (found,) = compare(name, CPU, ["loop", "stacked"])  # of a CPU the loop is the other side
-    assert (found.executor, found.messages, found.decoded) == ("stacked", 0.0, True)
+    (found,) = compare(name, CPU, ["loop", "padded"])  # of a CPU the loop is the other side
+    assert (found.executor, found.messages, found.decoded) == ("padded", 0.0, True)
     assert found.updates <= TOLERANCE
     assert found.agrees
 
@@ -61,13 +61,13 @@ def test_an_error_that_float32_hides_is_found(capsys: pytest.CaptureFixture[str]
             lock_step = any(torch._C._functorch.is_batchedtensor(x) for x in update.values())
             return {name: x * (1 + 1e-8 * lock_step) for name, x in update.items()}, memory
 
-    (found,) = compare("slip", CPU, ["stacked"])
+    (found,) = compare("slip", CPU, ["padded"])
     assert not found.agrees
     assert found.updates == pytest.approx(1e-8, rel=0.01)
-    (right,) = compare("fedavg", CPU, ["stacked"])
+    (right,) = compare("fedavg", CPU, ["padded"])
     assert found.single_updates < 10 * right.single_updates  # nothing to be seen there
     assert gpu_check.main(["--device", "cpu", "-p", "slip", "-p", "fsl"]) == 1
-    assert "DISAGREE in float64: slip (stacked)" in capsys.readouterr().out
+    assert "DISAGREE in float64: slip (padded)" in capsys.readouterr().out
 
 
 def test_rows_that_differ_in_any_respect_do_not_agree() -> None:

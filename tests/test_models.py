@@ -14,7 +14,7 @@ from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
 from fedbench.executors.training import Client, Loop, Schedule
-from fedbench.executors.vmap import Stacked
+from fedbench.executors.vmap import Padded
 from fedbench.models import models
 from fedbench.models.models import CNN4, CNN8, Conv8, LeNet, LeNet5, Model, ResNet20
 from fedbench.models.network import ConvNet, Image, Network, Step
@@ -381,16 +381,18 @@ def test_padding_changes_nothing(network: Network) -> None:
 
 @pytest.mark.parametrize("network", [*NETWORKS, CNN4().build((1, 16, 16), 3)], ids=[*IDS, "cnn4"])
 def test_stacked_training_is_the_loop_also_in_its_statistics_and_draws(network: Network) -> None:
-    # Batches of 4 end in one of 3, 4, 1 and 2; clients of 4 and of 6 steps stack separately.
+    # Batches of 4 end in one of 3, 4, 1 and 2; clients of 4 and of 6 steps share a launch.
     protocol, schedule = FedAvg(lr=0.03, momentum=0.0), Schedule(2, 4)
     group = [
         dataclasses.replace(client, tree=doubled(client.tree), x=client.x.double())
         for client in clients(network, [7, 8, 9, 10])
     ]
     layout = shared_of(network).layout
+    engine = Padded(protocol, shared_of(network), schedule)
+    assert len(list(engine.launches(group, True))) == 1
     loop, stacked = (
-        layout.layers(engine(protocol, shared_of(network), schedule).train(group)[0])
-        for engine in (Loop, Stacked)
+        layout.layers(kind.train(group)[0])
+        for kind in (Loop(protocol, shared_of(network), schedule), engine)
     )
     parts = zip(layout.names, stacked, loop, strict=True)
     for name, ours, theirs in parts:

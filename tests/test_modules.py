@@ -221,7 +221,7 @@ def test_what_cannot_be_stacked_is_said_in_one_line_and_trains_in_the_loop(
     with pytest.warns(UserWarning, match=f"clients train one after the other: the model {why}"):
         chosen = executor("auto", FedAvg(), shared, Schedule(1, 4))
     assert type(chosen) is Loop
-    with pytest.raises(ConfigError, match="--executor must be auto, loop or forked for a model"):
+    with pytest.raises(ConfigError, match="--executor must be auto or loop for a model"):
         executor("stacked", FedAvg(), shared, Schedule(1, 4))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

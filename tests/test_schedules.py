@@ -10,12 +10,12 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR
 
 import fedbench
 from fedbench import Scenario
-from fedbench.api import Batches, Shared
+from fedbench.api import Batches, LocalStep, Shared
 from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors.training import Client, Executor, Loop, Schedule
-from fedbench.executors.vmap import Stacked, launches, train_all
+from fedbench.executors.vmap import Stacked
 from fedbench.experiment.prepare import prepare
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fsl import FSL
@@ -72,26 +72,26 @@ def test_every_client_trains_as_torch_does_in_its_round(
     assert_rounded_alike(updates, expected)
 
 
+def rates(protocol: FSL, batches: Batches) -> list[float]:
+    """Rates of all steps, of a client that knows their number and of one in lock step."""
+    x = torch.zeros(1)
+    many = len(batches)
+    alone, beside = (
+        [float(protocol.rate(batches, LocalStep(x, x, Key(0), i, of))) for i in range(many)]
+        for of in (many, torch.tensor(many))
+    )
+    assert beside == pytest.approx(alone, rel=1e-12)
+    return alone
+
+
 def test_the_rate_is_that_of_frl_step_by_step() -> None:
     # Rate 0.4 * 0.5**2 = 0.1 in the third round; epochs of two steps at 1, 3/4, 1/4 of it.
     steps = [(torch.zeros(1), torch.zeros(1))] * 6
     protocol = FSL(lr=0.4, decay=0.5, anneal="cosine")
-    rates = [float(rate) for rate in protocol.rates(Batches(steps, torch.tensor(2), 3))]
-    assert rates == pytest.approx([0.1, 0.1, 0.075, 0.075, 0.025, 0.025], rel=1e-12)
-    assert list(FSL().rates(Batches(steps, torch.tensor(2), 3))) == [0.4] * 6
-    plain = [(torch.zeros(1), torch.zeros(1))] * 2  # as foreign code may hand them over
-    assert list(FedAvg().rates(plain)) == [0.01] * 2  # type: ignore[arg-type]
-
-
-def test_runs_in_different_rounds_share_a_launch_and_each_has_its_own_rate() -> None:
-    protocol = in_float64(FALLING)
-    runs = [clients_of(protocol, [number] * 4) for number in (0, 6)]
-    parts = [(Stacked(protocol, SHARED, SCHEDULE), clients) for clients in runs]
-    assert len(list(launches(parts))) == 1
-    together = [updates for updates, _ in train_all(parts)]
-    alone = [Loop(protocol, SHARED, SCHEDULE).train(clients)[0] for clients in runs]
-    assert_rounded_alike(tuple(together), tuple(alone))
-    assert float(together[0].norm()) > 3 * float(together[1].norm())
+    assert rates(protocol, Batches(steps, torch.tensor(2), 3)) == pytest.approx(
+        [0.1, 0.1, 0.075, 0.075, 0.025, 0.025], rel=1e-12
+    )
+    assert rates(FSL(), Batches(steps, torch.tensor(2), 3)) == [0.4] * 6
 
 
 def test_a_proximal_step_is_as_long_as_the_rate() -> None:

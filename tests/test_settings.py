@@ -13,8 +13,6 @@ import pytest
 import torch
 
 from fedbench.core.settings import Settings
-from fedbench.executors.multi_run import RunGroup
-from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.run import play
 from fedbench.sweeps.engine import crash
@@ -144,17 +142,3 @@ def test_a_run_that_fails_is_restored_too_and_its_failure_says_so(install: Any) 
         play(with_attack("spoiler:what=fails"), device="cpu")
     assert torch.get_num_threads() == threads
     assert "torch's threads" in crash(caught.value).message.splitlines()[-1]
-
-
-def test_runs_of_one_group_keep_their_settings_apart(install: Any) -> None:
-    install(SPOILER, {"spoiler": "Spoiler"})
-    scenarios = [SMALL, with_attack("spoiler")]
-    group: RunGroup[Record] = RunGroup()
-    for number, scenario in enumerate(scenarios):
-        group.add(number, lambda given=scenario: play(given, executor="together"))  # type: ignore[misc]
-    ended: dict[int, Any] = {}
-    while group.members:
-        ended |= {member.name: member.ended for member in group.turn()}
-        assert torch.get_default_dtype() == torch.float32
-    assert not any("settings of the process" in flag for flag in ended[0].flags)
-    assert any("torch's default dtype" in flag for flag in ended[1].flags)

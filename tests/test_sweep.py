@@ -330,36 +330,15 @@ def test_two_retrying_sweeps_play_a_failing_run_once(tmp_path: Path, moody: dict
 
 
 @pytest.mark.slow
-def test_runs_of_a_worker_train_together_if_asked_to(tmp_path: Path) -> None:
-    start = time.monotonic()
-    ended = sweep(tmp_path, TINY, "--together", "5", "--workers", "1")
-    wall = time.monotonic() - start
-    assert ended.returncode == 0, ended.stderr
-    plays = list(records(tmp_path).values())
-    assert len(plays) == RUNS
-    assert {record.environment.executor for record in plays} == {"together"}
-    assert 0 < sum(record.timing.seconds for record in plays) < wall  # each bears its share
-
-
-@pytest.mark.slow
 def test_only_the_run_that_kills_a_worker_fails(tmp_path: Path, moody: dict[str, str]) -> None:
     text = attacked_by('["moody:times=99,how=kill", "sign-flip"]', BOTH)
-    ended = sweep(tmp_path, text, "--together", "9", "--workers", "1", env=moody)
+    ended = sweep(tmp_path, text, "--workers", "1", env=moody)
     assert ended.returncode == 1, ended.stderr
     names = {record.scenario.attack.partition(":")[0] for record in records(tmp_path).values()}
     assert names == {"none", "sign-flip"}
     assert len(records(tmp_path)) == 4
     assert {failure.kind for failure in failures(tmp_path)} == {"lost"}
     assert len(failures(tmp_path)) == 2  # one for each protocol
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("given", [["--executor", "loop"], ["--engine", "ray"]])
-def test_together_is_for_stacked_runs_of_local_workers(tmp_path: Path, given: list[str]) -> None:
-    ended = sweep(tmp_path, TINY, "--together", "2", *given)
-    assert ended.returncode == 2
-    assert f"{given[0] if given[0] == '--executor' else '--together'} must be " in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
 
 
 @pytest.mark.slow

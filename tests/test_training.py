@@ -1,13 +1,8 @@
-"""Loop, lock step and forked processes train alike; all are SGD."""
+"""Loop and lock step train alike; both are SGD."""
 
 import dataclasses
-import gc
-import os
-import signal
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,12 +16,10 @@ from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
 from fedbench.executors import training
 from fedbench.executors.factory import executor, strangers
-from fedbench.executors.process_pool import Forked
-from fedbench.executors.training import Client, Loop, Schedule, Trained, WrapGrad, untouched
+from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Stacked
 from fedbench.models.network import ConvNet, Step, saved_bytes
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.protocols.fedsparse import FedSparse
 from fedbench.protocols.fsl import FSL, mask_rows, mask_without_asking, top_masked
 from fedbench.protocols.optimizers import SGD, Adam, Adamax, Optimizer
 from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients, in_float64
@@ -35,7 +28,7 @@ SHARED = Shared(NETWORK, 3, torch.device("cpu"))
 
 
 def ascend(grad: Grad) -> Grad:
-    """Another gradient, and one that can be sent to a process."""
+    """Another gradient, up the loss instead of down."""
 
     def wrapped(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
         return {name: -g for name, g in grad(tree, x, y, key).items()}
@@ -158,7 +151,7 @@ def test_a_plugin_that_returns_another_shape_is_not_written_into_its_neighbours(
         def local_update(self, tree: Tree, *rest: Any) -> Any:
             return {name: x[:1] for name, x in tree.items()}, rest[-1]
 
-    for name, kind in (("auto", Loop), ("stacked", Stacked), ("forked", Forked)):  # on a CPU
+    for name, kind in (("auto", Loop), ("stacked", Stacked)):  # on a CPU
         assert type(executor(name, Wrong(), SHARED, Schedule(1, 8))) is kind
     with pytest.raises(RuntimeError, match="size"):
         Loop(Wrong(), SHARED, Schedule(1, 4)).train(example_clients(Wrong(), SHARED))
@@ -195,162 +188,6 @@ def test_products_in_bfloat16_are_near_in_both_executors(protocol: FedAvg) -> No
         updates, _ = engine(protocol, SHARED, schedule, precision="bf16").train(clients)
         assert 2**-16 < difference(updates, exact) < 0.14
         assert updates.dtype == torch.float32
-
-
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(1)
-
-
-@pytest.fixture
-def children(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    known, fork = [], os.fork
-    monkeypatch.setattr(os, "fork", lambda: known.append(fork()) or known[-1])  # type: ignore[func-returns-value]
-    return known
-
-
-@pytest.mark.parametrize("protocol", [FedAvg(), FSL(), FedSparse()], ids=repr)
-def test_forked_processes_train_as_the_loop_does(protocol: FedAvg, two_threads: None) -> None:
-    engine = Forked(in_float64(protocol), SHARED, Schedule(2, 3))
-    updates, memories = as_the_loop(engine, doubled(example_clients(protocol, SHARED)))
-    assert not torch.equal(updates[0], updates[1])
-    assert all(memories) == isinstance(protocol, FedSparse)  # who remembers something
-    assert engine.train([])[0].shape == (0, updates.shape[1])
-
-
-FAILURES = [
-    ("parent", KeyboardInterrupt, "never again"),
-    ("child", LookupError, "never again"),
-    ("killed", MemoryError, "status -9"),
-    ("left", RuntimeError, "status 3"),
-]
-
-
-@pytest.mark.parametrize(("who", "raised", "says"), FAILURES)
-def test_a_process_that_fails_is_an_error_and_leaves_none_behind(
-    who: str, raised: type[BaseException], says: str, two_threads: None, children: list[int]
-) -> None:
-    parent = os.getpid()
-
-    class Failing(FedAvg):
-        def local_update(self, tree: Tree, *rest: Any) -> Any:
-            if (os.getpid() == parent) != (who == "parent"):
-                return super().local_update(tree, *rest)
-            if who == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if who == "left":
-                os._exit(3)
-            raise raised("never again")
-
-    engine = Forked(Failing(), SHARED, Schedule(1, 4))
-    with pytest.raises(raised, match=says) as updates:
-        engine.train(example_clients(Failing(), SHARED))
-    if who == "child":
-        assert "in local_update" in updates.value.__notes__[0], "where it was"
-    assert len(children) == 1
-    assert torch.get_num_threads() == 2
-    assert engine.crew.hands == []
-    with pytest.raises(ChildProcessError):
-        os.waitpid(children[0], os.WNOHANG)
-
-
-def another(clients: Sequence[Client], round: int, wrap: WrapGrad = untouched) -> list[Client]:
-    trees = [{name: x + round for name, x in client.tree.items()} for client in clients]
-    return [
-        dataclasses.replace(client, tree=tree, key=client.key.fold(round), wrap_grad=wrap)
-        for client, tree in zip(clients, trees, strict=True)
-    ]
-
-
-def as_the_loop(engine: Forked, clients: Sequence[Client]) -> Trained:
-    """Train in processes, as the loop does on one thread."""
-    updates, memories = engine.train(clients)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    expected, remembered = engine.loop.train(clients)
-    torch.set_num_threads(threads)
-    assert_rounded_alike((updates, memories), (expected, remembered))
-    assert list(map(set, memories)) == list(map(set, remembered))
-    return updates, memories
-
-
-def test_children_stay_until_their_executor_ends(two_threads: None, children: list[int]) -> None:
-    protocol = in_float64(FedSparse())
-    clients = doubled(example_clients(protocol, SHARED))
-    engines = [Forked(protocol, SHARED, Schedule(1, 3))]
-    first, _ = as_the_loop(engines[0], clients[:3])
-    before = first.clone()
-    as_the_loop(engines[0], another(clients[:2], 1, ascend))
-    as_the_loop(engines[0], another(clients[:3], 2, ascend))
-    assert torch.equal(first, before), "a later round must not write into an earlier one's updates"
-    assert len(children) == 1
-    # Four clients: there is no room for the last. Then a function that cannot be sent.
-    as_the_loop(engines[0], another(clients, 3))
-    as_the_loop(engines[0], another(clients, 4, lambda grad: ascend(grad)))
-    assert len(children) == 3
-    os.kill(children[-1], signal.SIGKILL)
-    os.waitid(os.P_PID, children[-1], os.WEXITED | os.WNOWAIT)
-    as_the_loop(engines[0], another(clients, 5))
-    assert len(children) == 4
-    engines.clear()
-    gc.collect()
-    for child in children:
-        with pytest.raises(ChildProcessError):
-            os.waitpid(child, os.WNOHANG)
-
-
-def test_a_round_of_fewer_clients_keeps_children(two_threads: None, children: list[int]) -> None:
-    torch.set_num_threads(4)
-    engine = Forked(FedAvg(), SHARED, Schedule(1, 3))
-    clients = doubled(example_clients(FedAvg(), SHARED))
-    for round, n in enumerate((4, 2, 3, 4)):
-        as_the_loop(engine, another(clients[:n], round))
-    assert len(children) == 3
-
-
-def test_children_end_after_their_killed_parent(two_threads: None, children: list[int]) -> None:
-    class Sleeping(FedAvg):
-        def local_update(self, tree: Tree, *rest: Any) -> Any:
-            if os.getpid() != parent:
-                os.write(tells, b"%d\n" % os.getpid())
-            time.sleep(60)
-            return tree, rest[-1]
-
-    hears, tells = os.pipe()
-    middle = os.fork()
-    if not middle:
-        parent = os.getpid()
-        torch.set_num_threads(2)
-        Forked(Sleeping(), SHARED, Schedule(1, 4)).train(example_clients(Sleeping(), SHARED))
-        os._exit(0)
-    child = int(os.read(hears, 20))
-    os.kill(middle, signal.SIGKILL)
-    os.waitpid(middle, 0)
-    state = Path(f"/proc/{child}/stat")
-    deadline = time.monotonic() + 10
-    while state.exists() and ") Z " not in state.read_text():
-        assert time.monotonic() < deadline, "it is still there"
-        time.sleep(0.1)
-
-
-def test_beside_an_accelerator_only_children_train(
-    two_threads: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Autograd starts threads for it at the first gradient, and then refuses in a forked child.
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    parent, pids = os.getpid(), []
-
-    class Local(FedAvg):
-        def local_update(self, tree: Tree, *rest: Any) -> Any:
-            pids.append(os.getpid())  # a child's list is its own
-            return super().local_update(tree, *rest)
-
-    clients = doubled(example_clients(FedAvg(), SHARED))
-    for some in (clients[:1], clients):
-        as_the_loop(Forked(Local(), SHARED, Schedule(1, 4)), some)
-    assert pids == [parent] * (1 + len(clients)), "the loop's alone"
 
 
 PAIRS: dict[Optimizer, Callable[[list[Tensor]], torch.optim.Optimizer]] = {

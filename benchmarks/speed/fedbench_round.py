@@ -2,8 +2,7 @@
 
 Whole rounds as `fedbench run` plays them: messages are encoded to bytes, counted and decoded again.
 FedAvg with plain SGD, the mean as rule, nobody malicious, test data never looked at; freed memory
-is kept, as the command line does. ``--executor forked`` trains in ``--threads`` processes of one
-thread each. ``--idle`` plays clients that do nothing instead.
+is kept, as the command line does. ``--idle`` plays clients that do nothing instead.
 """
 
 from __future__ import annotations
@@ -153,8 +152,7 @@ def main() -> None:
         measured |= {"samples": 0, "loss": None, "accuracy": None}  # nobody looked at one
     else:
         measured = train(workload.Training(), given.rounds, given.executor, given.precision)
-    many = given.threads if given.executor == "forked" else 1
-    cores = {"threads": given.threads // many, "processes": many}
+    cores = {"threads": given.threads, "processes": 1}
     workload.say(("torch", "numpy"), precision=given.precision, **cores, **measured)
 
 

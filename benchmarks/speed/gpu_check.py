@@ -36,8 +36,8 @@ from fedbench.testing import NETWORK, doubled, example_clients, in_float64
 
 TOLERANCE = 1e-9  # of the largest entry; `fedbench.testing.assert_rounded_alike` derives 2**-30
 SCHEDULE = Schedule(epochs=2, batch_size=4)
-LAUNCHES = 3  # the last one counts: an executor may record a launch when it comes again
-OTHERS = ("auto", "forked")  # one of the others, and the loop in several processes
+LAUNCHES = 3  # the last one counts: its recordings share the memory of earlier ones
+OTHERS = ("auto", "stacked")  # one of the others, and a special case of padded
 CPU = torch.device("cpu")
 
 

@@ -42,7 +42,7 @@ def predicted(training: Training) -> Step:
     for n in FEW:
         clients = strangers(protocol, Shared(network, 1, CPU), n, training.batch)
         moved = [there(client, meta.device) for client in clients]
-        found.append(counted(executor("stacked", protocol, meta, schedule, n), moved, 1))
+        found.append(counted(executor("padded", protocol, meta, schedule, n), moved, 1))
     few, more = found
     further = training.clients - FEW[0]
     return Step(

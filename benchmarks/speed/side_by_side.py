@@ -82,13 +82,8 @@ def cases(folder: Path, peer: str, threads: int, rounds: int) -> Iterator[Case]:
         return
     for precision in ("fp32", "bf16"):
         many = f"--threads {threads} --precision {precision}"
-        one = f"--threads 1 --precision {precision}"
         target = 1.05 if precision == "fp32" else None
         yield case(f"loop, {precision}", many, f"a process, {precision}", many, target)
-        if threads > 1:
-            forked = f"{many} --executor forked"
-            workers = f"{one} --processes {threads}"
-            yield case(f"forked, {precision}", forked, f"workers, {precision}", workers)
 
 
 def row(found: Compared) -> tuple[str, ...]:

@@ -17,10 +17,9 @@ from fedbench.api import Shared
 from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.executors.conv_kernels import FORMS, Load, geometries, there_and_back
-from fedbench.executors.cuda_graphs import AFTER
 from fedbench.executors.factory import executor, strangers
 from fedbench.executors.training import Client, Executor, Loop, Schedule
-from fedbench.executors.vmap import TIMED, Stacked, launches
+from fedbench.executors.vmap import TIMED, Padded
 from fedbench.models.network import ConvNet, Convolve
 
 TRAINING = "local training"
@@ -109,7 +108,7 @@ def cohort(
     protocol = registry.load("protocol", text)
     each = max(size.samples // size.clients // batch, 1) * batch
     clients = strangers(protocol, shared, size.clients, each)
-    trains = executor(engine, protocol, shared, Schedule(1, batch), together=len(clients))
+    trains = executor(engine, protocol, shared, Schedule(1, batch), sizes=[each] * len(clients))
     return Cohort(protocol, shared, trains, clients)
 
 
@@ -127,10 +126,6 @@ def training(size: Size, device: torch.device, engine: str) -> Iterator[Pair]:
                 continue
             half = dataclasses.replace(ours.executor, precision="bf16")
             yield weights(f"{model}, bf16", dataclasses.replace(ours, executor=half), None)
-            if device.type == "cpu" and torch.get_num_threads() > 1:
-                many = executor("forked", ours.protocol, ours.shared, half.schedule, 1, "bf16")
-                forked = dataclasses.replace(ours, executor=many)
-                yield weights(f"{model}, bf16, forked", forked, 1.8)
 
 
 def multiplies_bf16(device: torch.device, info: Path = Path("/proc/cpuinfo")) -> bool:
@@ -285,8 +280,8 @@ def uneven(model: str, steps: Sequence[int], size: Size, device: torch.device) -
 def stacked(model: str, ours: Cohort) -> Pair:
     """Compare both executors on the same clients; the name says how many share a launch."""
     loop = Loop(ours.protocol, ours.shared, ours.executor.schedule)
-    many = Stacked(ours.protocol, ours.shared, ours.executor.schedule)
-    groups = list(launches([(many, ours.clients)]))
+    many = Padded(ours.protocol, ours.shared, ours.executor.schedule)
+    groups = list(many.launches(ours.clients, True))
     return Pair(
         LOCK_STEP,
         f"{model}, {len(ours.clients)} clients in {len(groups)}",
@@ -315,8 +310,6 @@ def recorded(model: str, batch: int, size: Size, device: torch.device) -> Pair:
     """Compare launches that are replayed with one client after the other, with even data."""
     ours = cohort(WEIGHTS, model, batch, size, device, "recorded")
     loop = Loop(ours.protocol, ours.shared, ours.executor.schedule)
-    for _ in range(AFTER):
-        ours.train()
     return Pair(
         LOCK_STEP,
         f"{model}, batch {batch}, {len(ours.clients)} clients, replayed",

@@ -27,6 +27,7 @@ from fedbench.api.protocol import (
     Grad,
     Gradient,
     Keys,
+    LocalStep,
     Memories,
     Memory,
     Messages,
@@ -40,6 +41,6 @@ from fedbench.models.network import Shared
 
 __all__ = ["TIERS", "Adjacency", "Alphabets", "Attack", "AttackView", "Batches", "Chain", "Choices"]
 __all__ += ["Defense", "Deployed", "DpEvent", "Findings", "Grad", "Gradient", "Keys", "Knowledge"]
-__all__ += ["Local", "Mechanism", "Memories", "Memory", "Messages", "Oracle", "Prefilter"]
-__all__ += ["Protocol", "Rehearsal", "Release", "Sees", "ServerView", "Shared", "State", "Tier"]
-__all__ += ["Traits", "Variants"]
+__all__ += ["Local", "LocalStep", "Mechanism", "Memories", "Memory", "Messages", "Oracle"]
+__all__ += ["Prefilter", "Protocol", "Rehearsal", "Release", "Sees", "ServerView", "Shared"]
+__all__ += ["State", "Tier", "Traits", "Variants"]

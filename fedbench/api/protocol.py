@@ -28,8 +28,43 @@ Variants = dict[str, dict[str, Any]]  # parameters that each value of ``as=`` st
 
 
 @dataclass(frozen=True, eq=False)
+class LocalStep:
+    """One local step of a client in a round.
+
+    ``number`` and ``of`` are tensors without dimensions where clients with other numbers of steps
+    train in lock step, or where the step is recorded; so nothing may branch on them.
+
+    Args:
+        x: Samples ``(B, *shape)``.
+        y: Their labels ``(B,)``; -1 is padding.
+        key: Source of the draws of this step.
+        number: How many steps come before it.
+        of: Number of the client's steps in the round.
+    """
+
+    x: Tensor
+    y: Tensor
+    key: Key
+    number: int | Tensor
+    of: int | Tensor
+
+    def done(self) -> float | Tensor:
+        """Return the share of the client's steps that are done with this one; 1 in the last."""
+        of = self.of.to(torch.float64) if isinstance(self.of, Tensor) else self.of
+        return (self.number + 1) / of
+
+
+Carried = TypeVar("Carried")  # trees, in tuples and dictionaries
+OneStep = Callable[[Carried, LocalStep], Carried]
+
+
+@dataclass(frozen=True, eq=False)
 class Batches(Sequence[tuple[Tensor, Tensor]]):
     """Samples ``(x, y)`` of every local step of a client in a round, and which round that is.
+
+    A protocol trains by `scan`, which also works for clients that train in lock step and end at
+    different times. One that goes through batches by itself is trained with clients of equally many
+    steps only.
 
     Args:
         steps: The batches, so many as are known at once.
@@ -45,6 +80,22 @@ class Batches(Sequence[tuple[Tensor, Tensor]]):
     epochs: int = 1
     weights: tuple[str, ...] = ()
     statistics: tuple[str, ...] = ()
+
+    def scan(self, step: OneStep[Carried], start: Carried, key: Key) -> Carried:
+        """Return what is left of ``start`` after all steps, each of which changes it.
+
+        Args:
+            step: A pure function of what the step before returned, and of the step. The first one
+                may add names to dictionaries; every other one keeps names, shapes and types.
+            start: What the first step gets: tensors, in tuples and dictionaries.
+            key: The client's; step ``i`` draws from ``key.fold("step", i)``.
+        """
+        carried = start
+        keys = key.fold("step").branches(range(len(self)))
+        for number, (x, y) in enumerate(self):
+            now = LocalStep(x, y, keys[number], number, len(self))
+            carried = step(carried, now)
+        return carried
 
     def weights_of(self, tree: Tree) -> Layout:
         """Return the layout of the weights alone of a tree that has them all."""
@@ -214,6 +265,7 @@ class Protocol(ABC, Generic[State]):
         The harness maps it over clients, one after the other or under ``vmap``. ``grad`` belongs to
         the harness, so that mechanisms and attacks can wrap it; for a running statistic it says how
         far to go down, whatever the learning rate (`Batches.statistics`). A label of -1 is padding.
+        Steps are taken by `Batches.scan`.
         """
 
     @abstractmethod

@@ -105,7 +105,7 @@ def explained(command: Command) -> Command:
 
 Device = Annotated[str, option("Device to train on: auto, cpu, cuda, or a backend of torch.")]
 Executor = Annotated[
-    str, option("How clients are trained: auto, loop, stacked, recorded or forked.")
+    str, option("How clients are trained: auto, loop, stacked, padded or recorded.")
 ]
 Chunk = Annotated[int, option("Clients that a stacked launch trains; fewer need less memory.")]
 Workers = Annotated[

@@ -35,7 +35,6 @@ def sweep(
     chunk: opt.Chunk = 32,
     workers: opt.Workers = 0,
     threads: opt.Threads = 1,
-    together: int = 1,
     run_timeout: opt.RunTimeout = 21600.0,
     isolate: opt.Isolate = False,
     canonical: opt.Canonical = False,
@@ -63,7 +62,6 @@ def sweep(
 
     Running:
         engine: What plays the runs: local or ray.
-        together: Runs of a worker that share launches: for GPUs, and for very small models.
 
     Ray:
         address: Address of the cluster: auto, HOST:PORT or ray://…; by default one of its own.
@@ -94,7 +92,6 @@ def sweep(
         chunk=chunk,
         workers=workers,
         threads=threads,
-        together=together,
         run_timeout=run_timeout,
         isolate=isolate,
         canonical=canonical,
@@ -205,7 +202,6 @@ def make_engine(
     if name == "ray":
         from fedbench.sweeps.on_ray import OnRay
 
-        require("--together", options.together, options.together == 1, "1 with --engine ray")
         if options.canonical:  # workers of a cluster have an environment of their own
             raise ConfigError("--engine must be local with --canonical, got 'ray'")
         if options.models is not None:  # a node may write to a disk of its own

@@ -5,6 +5,7 @@ CUDA's alone: its graphs, its cuDNN, and which GPU a worker of a sweep sees.
 """
 
 import sys
+import time
 
 import torch
 
@@ -53,6 +54,16 @@ def finish(device: torch.device) -> None:
     """Wait until a device has done what it was given, so that a clock can be read."""
     if accelerated(device):
         torch.get_device_module(device).synchronize(device)
+
+
+def now(device: torch.device | None = None) -> float:
+    """Seconds of the clock; with a device, when that has done what it was given.
+
+    Whatever comes next is then not charged for what was launched before.
+    """
+    if device is not None:
+        finish(device)
+    return time.perf_counter()
 
 
 def title(device: torch.device) -> str:

@@ -5,10 +5,8 @@ clients each way for two steps, once, and caches the answer (`fedbench.executors
 """
 
 import dataclasses
-import os
 import time
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -22,19 +20,17 @@ from fedbench.core.errors import ConfigError, Unavailable, require
 from fedbench.core.rng import Key
 from fedbench.data.augmentation import CropFlip
 from fedbench.executors.cached_answers import machine, may_measure, store, stored
-from fedbench.executors.cuda_graphs import AFTER
-from fedbench.executors.multi_run import Together, recorder
-from fedbench.executors.process_pool import Forked
 from fedbench.executors.training import Client, Executor, Loop, Schedule
-from fedbench.executors.vmap import Recorded, Stacked
+from fedbench.executors.vmap import Padded, Recorded, Stacked
 
-NAMES = ("auto", "loop", "stacked", "recorded", "forked")
+NAMES = ("auto", "loop", "stacked", "padded", "recorded")
 
 MARGIN = 1.25  # how much faster another must be: a near tie goes to the loop, which is the oracle
 MOST = 8  # clients of a measurement
-STEPS = 2
+STEPS = 2  # of a client on a CPU
+RECORDED_STEPS = 16  # of a client on an accelerator, where one of them may be recorded
 TURNS = 2
-REVISION = 3  # of the executors: raised when one becomes faster, which voids old answers
+REVISION = 4  # of the executors: raised when one becomes faster, which voids old answers
 HEAVY = 0.01  # seconds of a client's step on a CPU above which lock step gains nothing
 
 
@@ -54,10 +50,8 @@ def require_device(name: str, device: torch.device) -> None:
     """Raise `Unavailable` for an executor that this device does not have."""
     if name == "recorded" and not replays_graphs(device):
         raise Unavailable(
-            f"--executor recorded must have --device cuda, got {device.type}; use stacked"
+            f"--executor recorded must have --device cuda, got {device.type}; use padded"
         )
-    if name == "forked" and not hasattr(os, "fork"):
-        raise Unavailable("--executor forked needs a system with fork, as Linux; use loop")
 
 
 def require_precision(precision: Precision, device: torch.device) -> None:
@@ -75,81 +69,68 @@ def executor(
     schedule: Schedule,
     chunk: int = 32,
     precision: Precision = "fp32",
-    together: float = 1.0,
+    sizes: Sequence[int] = (),
     augment: CropFlip | None = None,
 ) -> Executor:
     """Make the executor of that name; ``auto`` is the fastest one, see `choose`.
 
-    ``chunk`` is how many clients are trained at once, by executors that do so. Workers that play
-    several runs ask for "together" (`fedbench.executors.multi_run`), which is not in `NAMES`.
-    ``augment`` changes the images of every training step. `ConfigError` if there is no such
-    executor, or not on this device.
+    ``chunk`` is how many clients are trained at once, by executors that do so. For ``auto``,
+    ``sizes`` are the samples of the clients of a round (`typical`). ``augment`` changes the images
+    of every training step. `ConfigError` if there is no such executor, or not on this device.
     """
     require("--chunk", chunk, chunk >= 1, ">= 1")
-    if name != "together":
-        require_known(name)
+    require_known(name)
     if name != "loop" and (why := shared.network.alone):
-        if name in ("stacked", "recorded"):
-            raise ConfigError(
-                f"--executor must be auto, loop or forked for a model {why}, got {name}"
-            )
-        if name != "forked":
-            warnings.warn(f"clients train one after the other: the model {why}", stacklevel=2)
-            name = "loop"
+        if name != "auto":
+            raise ConfigError(f"--executor must be auto or loop for a model {why}, got {name}")
+        warnings.warn(f"clients train one after the other: the model {why}", stacklevel=2)
+        name = "loop"
     require_device(name, shared.device)
     require_precision(precision, shared.device)
-    beside = accelerated(shared.device)
     training = (protocol, shared, schedule)
     options: TrainingOptions = {"precision": precision, "augment": augment}
-    stacked = Stacked(*training, chunk, **options)
-    kind = choose(stacked, together) if name == "auto" or (name == "together" and beside) else name
-    if name == "together":
-        tape = recorder() if kind == "recorded" else None
-        return Together(*training, chunk, **options, recorder=tape)
-    if kind == "recorded":
-        return Recorded(*training, chunk, **options)
-    looped = Forked if kind == "forked" else Loop
-    return stacked if kind == "stacked" else looped(*training, **options)
+    padded = Padded(*training, chunk, **options)
+    kind = choose(padded, sizes) if name == "auto" else name
+    if kind == "loop":
+        return Loop(*training, **options)
+    engines: dict[str, type[Stacked]] = {"stacked": Stacked, "recorded": Recorded}
+    return engines[kind](*training, chunk, **options) if kind in engines else padded
 
 
-def crowd(sizes: Sequence[int], sampled: int, schedule: Schedule) -> float:
-    """Number of clients of a round that share a launch, on average over the draws of a round.
+def typical(sizes: Sequence[int], sampled: int) -> list[int]:
+    """Samples of the clients of a typical round: evenly spaced quantiles of all clients' sizes.
 
-    ``sizes`` are the samples of every client, of whom ``sampled`` take part.
-
-    >>> crowd([8, 8, 8, 8], 2, Schedule(1, 4))
-    2.0
-    >>> round(crowd([4, 8, 12, 16], 2, Schedule(1, 4)), 2)  # all apart but for the same one twice
-    1.14
+    >>> typical([9, 1, 5, 7, 3, 11], 3)
+    [3, 7, 11]
     """
-    counts = Counter(map(schedule.steps, sizes))
-    launches = sum(1 - (1 - count / len(sizes)) ** sampled for count in counts.values())
-    return sampled / launches
+    ordered = sorted(sizes)
+    return [ordered[(2 * i + 1) * len(ordered) // (2 * sampled)] for i in range(sampled)]
 
 
-def choose(stacked: Stacked, together: float) -> str:
-    """Name the fastest executor: ``loop``, ``stacked``, or on CUDA ``recorded``.
+def choose(padded: Padded, sizes: Sequence[int]) -> str:
+    """Name the fastest executor: ``loop``, ``padded``, or on CUDA ``recorded``.
 
-    On average ``together`` clients share a launch (see `crowd`). With ``FEDBENCH_PROBE=off``
-    nothing is measured: ``loop`` on a CPU and ``stacked`` elsewhere.
+    A round has clients with so many samples. With ``FEDBENCH_PROBE=off`` nothing is measured:
+    ``loop`` on a CPU and ``padded`` elsewhere.
     """
-    device = stacked.shared.device
+    device = padded.shared.device
     if not may_measure():
-        return "stacked" if accelerated(device) else "loop"
-    training = (stacked.protocol, stacked.shared, stacked.schedule)
-    options: TrainingOptions = {"precision": stacked.precision, "augment": stacked.augment}
-    ways: dict[str, Executor] = {"loop": Loop(*training, **options), "stacked": stacked}
-    if replays_graphs(device) and not stacked.schedule.coins:  # with coins no shape comes again
-        ways["recorded"] = Recorded(*training, stacked.chunk, **options)
-    clients = min(int(together), stacked.width, MOST)
+        return "padded" if accelerated(device) else "loop"
+    training = (padded.protocol, padded.shared, padded.schedule)
+    options: TrainingOptions = {"precision": padded.precision, "augment": padded.augment}
+    ways: dict[str, Executor] = {"loop": Loop(*training, **options), "padded": padded}
+    if replays_graphs(device):
+        ways["recorded"] = Recorded(*training, padded.chunk, **options)
+    clients = min(len(sizes), padded.width, MOST)
     if clients < 2:
         return "loop"
-    question = asked(stacked, clients, *ways)
+    tenths = max(1, round(10 * padded.useful(list(map(padded.schedule.steps, sizes)))))
+    question = asked(padded, clients, *ways, tenths=tenths)
     fits = ways.__contains__
-    return stored(question, fits) or store(question, measured(ways, clients), fits)
+    return stored(question, fits) or store(question, measured(ways, clients, tenths / 10), fits)
 
 
-def asked(engine: Executor, clients: int, *ways: str) -> str:
+def asked(engine: Executor, clients: int, *ways: str, tenths: int = 10) -> str:
     """Text of the question: all that the answer depends on, and the executors to choose from."""
     network = engine.shared.network
     protocol = type(engine.protocol)
@@ -157,7 +138,8 @@ def asked(engine: Executor, clients: int, *ways: str) -> str:
     parts = (
         f"{network.title} {dict(network.shapes)} for {network.image}",
         f"{protocol.__module__}.{protocol.__qualname__}",
-        f"batch {engine.schedule.batch_size}, {engine.precision}{augment}, {clients} clients",
+        f"batch {engine.schedule.batch_size}, {engine.precision}{augment}, {clients} clients, "
+        f"{tenths} tenths of steps needed",
         " or ".join(ways),
         f"{machine(engine.shared.device)}, revision {REVISION}",
     )
@@ -181,24 +163,27 @@ def strangers(protocol: Protocol[Any], shared: Shared, n: int, samples: int) -> 
     ]
 
 
-def measured(ways: Mapping[str, Executor], clients: int) -> str:
+def measured(ways: Mapping[str, Executor], clients: int, share: float = 1.0) -> str:
     """Name the executor that trains so many clients fastest, by the least time of each in turns.
 
-    The loop comes first; a later one must be `MARGIN` times as fast as the best before it.
+    The loop comes first; a later one must be `MARGIN` times as fast as the best before it. Clients
+    of equal length are measured; in lock step the time counts as if they needed only a ``share`` of
+    their steps, though a launch costs less than in proportion to its clients.
     """
     loop = ways["loop"]
     schedule = Schedule(1, loop.schedule.batch_size)
     ways = {name: dataclasses.replace(way, schedule=schedule) for name, way in ways.items()}
-    group = strangers(loop.protocol, loop.shared, clients, STEPS * schedule.batch_size)
+    steps = RECORDED_STEPS if "recorded" in ways else STEPS
+    group = strangers(loop.protocol, loop.shared, clients, steps * schedule.batch_size)
     seconds(ways["loop"], group[:1])
     warm = seconds(ways["loop"], group[:1])  # the first time was cold
-    if not accelerated(loop.shared.device) and warm > HEAVY * STEPS:
+    if not accelerated(loop.shared.device) and warm > HEAVY * steps:
         return "loop"
     for way in list(ways.values())[1:]:
-        for _ in range(AFTER + 1):  # a launch is recorded at its second time
-            seconds(way, group)
+        seconds(way, group)  # cold
     turns = [[seconds(way, group) for way in ways.values()] for _ in range(TURNS)]
     least = {name: min(times) for name, times in zip(ways, zip(*turns, strict=True), strict=True)}
+    least |= {name: seconds / share for name, seconds in least.items() if name != "loop"}
     best = "loop"
     for name in least:
         if least[best] > MARGIN * least[name]:

@@ -1,4 +1,4 @@
-"""Training of many clients at once: `local_update` mapped over them, of one run or several.
+"""Training of many clients at once: `local_update` mapped over them.
 
 On an accelerator, and with small networks on a CPU, the time of a step is that of its launches;
 here many clients share them. `fedbench.executors.training.Loop` is the oracle.
@@ -15,19 +15,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from fedbench.api import Memory, hooks
+from fedbench.api import Batches, Memory, hooks
 from fedbench.core.copies import sent
 from fedbench.core.devices import accelerated, usable_memory
 from fedbench.core.rng import Key, seeds_of
 from fedbench.core.trees import Tree
 from fedbench.executors import training
 from fedbench.executors.conv_kernels import Load, chosen
-from fedbench.executors.cuda_graphs import Recorder, Work, cuda_graphs, fixed
+from fedbench.executors.cuda_graphs import Replay
+from fedbench.executors.padded import Gathered, PaddedBatches, Play, WalkedAlone
 from fedbench.models.network import Convolve, Network, saved_bytes
 
 BUDGET = 1 << 29  # bytes of a launch on a CPU, where more gain nothing
 SHARE = 0.4  # of an accelerator's memory that a launch may take
 TIMED = 8  # largest number of clients of a convolution that is timed
+# Time of a launch's step beside that of one client in it: with more, longer launches are better.
+OVERHEAD = 8.0  # on a CPU (benchmarks/uneven.py)
+DEVICE_OVERHEAD = 64.0  # on an accelerator, where it was not measured
 COPIES = 6  # of a client's parameters: tree, gradient, momentum, mask, update, frozen
 
 
@@ -35,19 +39,64 @@ COPIES = 6  # of a client's parameters: tree, gradient, momentum, mask, update, 
 class Stacked(training.Executor):
     """Trains up to ``chunk`` clients at once, in lock step, as far as memory allows.
 
-    Only clients with equally many steps and the same ``wrap_grad`` share a launch; a short last
-    batch is padded with samples that have no gradient. A ``recorder`` replays launches that recur
-    (`fedbench.executors.cuda_graphs`). Where an accelerator's memory runs out, launches have half
-    as many clients from then on; the second time it is an error.
+    Clients of a launch have the same ``wrap_grad``; a short batch is padded with samples that have
+    no gradient. With ``padded`` a client that ends early goes on in vain until the longest one of
+    its launch ends (`fedbench.executors.padded`). Without, or if the protocol goes through its
+    batches by itself, only clients with equally many steps share a launch. Where an accelerator's
+    memory runs out, launches have half as many clients from then on; the second time it is an
+    error.
     """
 
     halved: ClassVar[bool] = False  # True in an object whose memory ran out
 
     chunk: int = 32
-    recorder: Recorder | None = field(default=None, kw_only=True)
+    padded: bool = field(default=False, kw_only=True)
+    play: Play | None = field(default=None, kw_only=True)  # how steps are repeated
 
     def train(self, clients: Sequence[training.Client]) -> training.Trained:
-        return train_all([(self, clients)])[0]
+        try:
+            return self._train(clients, self.padded)
+        except WalkedAlone:
+            return self._train(clients, False)
+
+    def _train(self, clients: Sequence[training.Client], padded: bool) -> training.Trained:
+        width = self.protocol.trained(self.shared).d
+        rows = [torch.zeros(0, width, device=self.shared.device)] * (1 + len(clients))
+        memories: list[Memory] = [{} for _ in clients]
+        for group in self.launches(clients, padded):
+            updates, memory = self._launched([clients[i] for i in group], padded)
+            for position, i in enumerate(group):
+                rows[1 + i] = updates[position, None]
+                memories[i] = {name: value[position] for name, value in memory.items()}
+        return torch.cat(rows), memories
+
+    def launches(self, clients: Sequence[training.Client], padded: bool) -> Iterator[list[int]]:
+        """Yield the clients that are trained together, by number, the longest first."""
+        alike: dict[Hashable, list[int]] = {}
+        steps = [self.schedule.steps(len(client.x)) for client in clients]
+        for i, client in enumerate(clients):
+            kind = (min(steps[i], 1) if padded else steps[i], _wraps(client.wrap_grad))
+            alike.setdefault(kind, []).append(i)
+        for group in alike.values():
+            group.sort(key=lambda i: -steps[i])
+            start = 0
+            for size in cheapest([steps[i] for i in group], self.width, self._overhead):
+                yield group[start : start + size]
+                start += size
+
+    def useful(self, steps: Sequence[int]) -> float:
+        """Share of the executed steps that clients need who take so many ``steps``."""
+        longest_first = sorted(steps, reverse=True)
+        executed = 0
+        start = 0
+        for size in cheapest(longest_first, self.width, self._overhead):
+            executed += size * longest_first[start]
+            start += size
+        return sum(steps) / max(1, executed)
+
+    @property
+    def _overhead(self) -> float:
+        return DEVICE_OVERHEAD if accelerated(self.shared.device) else OVERHEAD
 
     @cached_property
     def width(self) -> int:
@@ -58,7 +107,7 @@ class Stacked(training.Executor):
         device = self.shared.device
         budget = BUDGET
         if accelerated(device):
-            share = SHARE if self.recorder is None else SHARE / 2  # recordings keep as much again
+            share = SHARE if self.play is None else SHARE / 2  # a recording keeps as much again
             budget = int(share * usable_memory(device))
         client = footprint(self.shared.network, self.schedule.batch_size, convolve)
         return max(1, min(self.chunk, budget // client))
@@ -80,60 +129,85 @@ class Stacked(training.Executor):
         load = Load(self.shared.device, clients, self.schedule.batch_size, half)
         return chosen(self.shared.network, load)
 
+    def _launch(self, clients: Sequence[training.Client], padded: bool) -> tuple[Tensor, Memory]:
+        device = self.shared.device
+        frozen = self.frozen
+        layout = self.protocol.trained(self.shared)
+        x, y, order = gathered(clients, self.schedule)
+        counts = [self.schedule.steps(len(client.x)) for client in clients]
+
+        def train(
+            tree: Tree, rows: Tensor, of: Tensor, seed: Tensor, number: Tensor, memory: Memory
+        ) -> tuple[Tensor, Memory]:
+            def grad(
+                tree: Tree, x: Tensor, y: Tensor, key: Key, slope: Tensor | None = None
+            ) -> Tree:
+                loss_grad = torch.func.grad(self.loss, has_aux=True)
+                gradient, statistics = loss_grad(tree, frozen, x, y, key, slope)
+                return training.with_statistics(gradient, tree, statistics)
+
+            wrapped = hooks.wrapped(clients[0].wrap_grad, self.gradient(grad, grad, frozen))
+            key = Key(seed)
+            steps = Gathered(x, y, rows)
+            batches: Batches = self.batches(steps, key, number)
+            if padded:
+                batches = PaddedBatches(
+                    steps,
+                    number,
+                    batches.epochs,
+                    batches.weights,
+                    batches.statistics,
+                    of=of,
+                    shortest=min(counts),
+                    longest=max(counts),
+                    key=key,
+                    augment=self.augment,
+                    play=self.play,
+                )
+            trained, memory = self.protocol.local_update(tree, batches, wrapped, key, memory)
+            return layout.flatten(trained), memory
+
+        numbers = sent(torch.tensor([counts, [client.round for client in clients]]), device)
+        seeds = seeds_of([client.key for client in clients], device)
+        tree = stacked([client.tree for client in clients])
+        memory = stacked([client.memory for client in clients])
+        inputs = (tree, order, numbers[0], seeds, numbers[1], memory)
+        with training.products(self.precision):
+            trained: tuple[Tensor, Memory] = torch.vmap(train)(*inputs)
+        return trained
+
+    def _launched(self, clients: Sequence[training.Client], padded: bool) -> tuple[Tensor, Memory]:
+        """Train in one launch; where memory runs out, in two halves, and all later launches too."""
+        try:
+            return self._launch(clients, padded)
+        except torch.OutOfMemoryError:
+            if len(clients) == 1 or self.halved:
+                raise
+        half = -(-len(clients) // 2)
+        self.halve(half)
+        warnings.warn(
+            f"memory ran out with {len(clients)} clients in a launch: from now on at most {half}, "
+            f"as --chunk {half} would have it",
+            stacklevel=2,
+        )
+        parts = [self._launch(some, padded) for some in (clients[:half], clients[half:])]
+        names = parts[0][1]
+        memory = {name: torch.cat([kept[name] for _, kept in parts]) for name in names}
+        return torch.cat([updates for updates, _ in parts]), memory
+
 
 @dataclass(frozen=True, eq=False)
-class Recorded(Stacked):
-    """`Stacked` whose launches are recorded when they recur, and replayed from then on."""
+class Padded(Stacked):
+    """`Stacked` whose clients share launches although some end earlier than others."""
 
-    recorder: Recorder | None = field(default_factory=lambda: Recorder(cuda_graphs()), kw_only=True)
-
-
-Part = tuple[Stacked, Sequence[training.Client]]  # executor of a run, and its clients to be trained
-Job = tuple[Stacked, training.Client]
+    padded: bool = field(default=True, kw_only=True)
 
 
-def train_all(parts: Sequence[Part]) -> list[training.Trained]:
-    """Train the clients of several runs, which share launches where they can.
+@dataclass(frozen=True, eq=False)
+class Recorded(Padded):
+    """`Padded` whose local steps are recorded and replayed, see `Replay`."""
 
-    They can if network, protocol, schedule, precision, augmentation and device are equal, and both
-    take equally many steps with an equal ``wrap_grad``. What they have from a seed may differ. Each
-    run gets what `Executor.train` gives it.
-    """
-    rows: list[list[Tensor]] = []
-    memories: list[list[Memory]] = [[{} for _ in clients] for _, clients in parts]
-    for engine, clients in parts:
-        width = engine.protocol.trained(engine.shared).d
-        nothing = torch.zeros(0, width, device=engine.shared.device)
-        rows.append([nothing] * (1 + len(clients)))
-    for places in launches(parts):
-        updates, memory = _launched([(parts[run][0], parts[run][1][i]) for run, i in places])
-        for position, (run, i) in enumerate(places):
-            rows[run][1 + i] = updates[position, None]
-            memories[run][i] = {name: value[position] for name, value in memory.items()}
-    return [(torch.cat(updates), run) for updates, run in zip(rows, memories, strict=True)]
-
-
-def launches(parts: Sequence[Part]) -> Iterator[list[tuple[int, int]]]:
-    """Yield the clients that are trained together, as numbers of run and client."""
-    alike: dict[Hashable, list[tuple[int, int]]] = {}
-    for run, (engine, clients) in enumerate(parts):
-        for i, client in enumerate(clients):
-            alike.setdefault(kind(engine, client), []).append((run, i))
-    for group in alike.values():
-        chunk = min(parts[run][0].width for run in {run for run, _ in group})
-        for start in range(0, len(group), chunk):
-            yield group[start : start + chunk]
-
-
-def kind(engine: Stacked, client: training.Client) -> Hashable:
-    """Key that is equal for clients that can be trained together."""
-    return (
-        *(_same(thing) for thing in (engine.protocol, engine.shared.network)),
-        (engine.schedule, engine.precision, engine.shared.device, _same(engine.convolve)),
-        engine.augment,
-        engine.schedule.steps(len(client.x)),
-        _wraps(client.wrap_grad),
-    )
+    play: Play | None = field(default_factory=Replay, kw_only=True)
 
 
 def _same(thing: object) -> Hashable:
@@ -151,94 +225,60 @@ def _wraps(wrap: training.WrapGrad) -> Hashable:
     return _same(wrap) if owner is None else (getattr(wrap, "__func__", None), _same(owner))
 
 
-def _launched(jobs: Sequence[Job]) -> tuple[Tensor, Memory]:
-    """Train in one launch; where memory runs out, in two halves, and all later launches too."""
-    engines = list(dict.fromkeys(engine for engine, _ in jobs))
-    try:
-        return _launch(jobs)
-    except torch.OutOfMemoryError:
-        if len(jobs) == 1 or any(engine.halved for engine in engines):
-            raise
-    half = -(-len(jobs) // 2)
-    for engine in engines:
-        engine.halve(half)
-    warnings.warn(
-        f"memory ran out with {len(jobs)} clients in a launch: from now on at most {half}, "
-        f"as --chunk {half} would have it",
-        stacklevel=2,
-    )
-    parts = [_launch(jobs[:half]), _launch(jobs[half:])]
-    names = parts[0][1]
-    memory = {name: torch.cat([kept[name] for _, kept in parts]) for name in names}
-    return torch.cat([updates for updates, _ in parts]), memory
-
-
-def _launch(jobs: Sequence[Job]) -> tuple[Tensor, Memory]:
-    engine, first = jobs[0]
-    clients = [client for _, client in jobs]
-    x, y = batched(clients, engine.schedule)
-    seeds = seeds_of([client.key for client in clients], engine.shared.device)
-    rounds = sent(torch.tensor([client.round for client in clients]), engine.shared.device)
-    several = any(other is not engine for other, _ in jobs)
-    frozen = stacked([other.frozen for other, _ in jobs]) if several else engine.frozen
-    layout = engine.protocol.trained(engine.shared)
-
-    def train(
-        tree: Tree, frozen: Tree, x: Tensor, y: Tensor, seed: Tensor, number: Tensor, memory: Memory
-    ) -> tuple[Tensor, Memory]:
-        def grad(tree: Tree, x: Tensor, y: Tensor, key: Key, slope: Tensor | None = None) -> Tree:
-            loss_grad = torch.func.grad(engine.loss, has_aux=True)
-            gradient, statistics = loss_grad(tree, frozen, x, y, key, slope)
-            return training.with_statistics(gradient, tree, statistics)
-
-        wrapped = hooks.wrapped(first.wrap_grad, engine.gradient(grad, grad, frozen))
-        steps = list(zip(x.unbind(0), y.unbind(0), strict=True))
-        key = Key(seed)
-        batches = engine.batches(steps, key, number)
-        trained, memory = engine.protocol.local_update(tree, batches, wrapped, key, memory)
-        return layout.flatten(trained), memory
-
-    tree = stacked([client.tree for client in clients])
-    memory = stacked([client.memory for client in clients])
-    inputs = (tree, frozen, x, y, seeds, rounds, memory)
-    work: Work = torch.vmap(train, (0, 0 if several else None, 0, 0, 0, 0, 0))
-    with training.products(engine.precision):
-        if engine.recorder is None or not lasting(engine, first.wrap_grad):
-            return work(*inputs)
-        return engine.recorder.play((kind(engine, first), several), work, inputs)
-
-
-def lasting(engine: Stacked, wrap: training.WrapGrad) -> bool:
-    """Whether all that a launch decides by in Python is constant, so that it can be recorded."""
-    owners = () if wrap is training.untouched else (getattr(wrap, "__self__", None),)
-    return fixed(engine.protocol, engine.shared.network, *owners)
-
-
 def stacked(trees: Sequence[Tree]) -> Tree:
     """Stack trees: every leaf gets a leading dimension of clients."""
     return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
 
 
-def batched(
+def gathered(
     clients: Sequence[training.Client], schedule: training.Schedule
-) -> tuple[Tensor, Tensor]:
-    """Gather what clients with equally many steps see, in their orders, in one gather for all.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return all images and labels, and the rows of them ``(n, steps, B)`` that each step sees.
 
-    ``(n, steps, B, C, H, W)`` and ``(n, steps, B)``; where a batch is short, zeros and label -1.
+    Steps are as many as the longest client has. The last image is zeros and its label -1: where a
+    batch is short, and after a client's end, rows are that one.
     """
     drawn = [schedule.rows(len(client.x), client.key) for client in clients]
-    width = max(schedule.batch_size, *(len(rows) for steps in drawn for rows in steps))
-    order = torch.full((len(clients), len(drawn[0]), width), -1)  # the last row is padding
+    longest = max(len(steps) for steps in drawn)
+    width = max([schedule.batch_size, *(len(rows) for steps in drawn for rows in steps)])
+    total = sum(len(client.x) for client in clients)
+    order = torch.full((len(clients), longest, width), total)
     start = 0
     for places, client, steps in zip(order, clients, drawn, strict=True):
-        for place, rows in zip(places, steps, strict=True):
+        for place, rows in zip(places, steps, strict=False):
             place[: len(rows)] = rows + start
         start += len(client.x)
     x, y = clients[0].x, clients[0].y
-    order = sent(order, x.device)
     images = torch.cat([*(client.x for client in clients), x.new_zeros(1, *x.shape[1:])])
     labels = torch.cat([*(client.y for client in clients), y.new_full((1,), -1)])
-    return images[order], labels[order]
+    return images, labels, sent(order, x.device)
+
+
+def cheapest(steps: Sequence[int], most: int, overhead: float) -> list[int]:
+    """Return the sizes of the launches of clients that take so many ``steps``, the longest first.
+
+    A launch of k clients costs ``overhead + k`` in each step of its longest one; the sum of all is
+    least.
+
+    >>> cheapest([9, 8, 2, 2], most=32, overhead=2.0)  # 9 * 4 + 2 * 4 = 44, in one launch 54
+    [2, 2]
+    >>> cheapest([9, 8, 2, 2], most=32, overhead=64.0)
+    [4]
+    """
+    costs = [0.0]  # of the first clients, by their number
+    last: list[int] = [0]  # size of their last launch
+    for end in range(1, len(steps) + 1):
+        starts = range(max(0, end - most), end)
+        ways = [(costs[i] + steps[i] * (overhead + end - i), end - i) for i in starts]
+        cost, size = min(ways)
+        costs.append(cost)
+        last.append(size)
+    sizes: list[int] = []
+    left = len(steps)
+    while left:
+        sizes.append(last[left])
+        left -= last[left]
+    return sizes[::-1]
 
 
 def footprint(network: Network, batch: int, convolve: Convolve = conv2d) -> int:

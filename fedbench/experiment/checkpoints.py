@@ -8,6 +8,7 @@ JSON what was run, and on what machine. Reading it runs no code that the file ch
 import dataclasses
 import re
 import sys
+import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +20,6 @@ from pydantic import Field, TypeAdapter, ValidationError
 from fedbench.api import Memory
 from fedbench.core.errors import ConfigError, FedbenchError, require
 from fedbench.executors.factory import NAMES, executor
-from fedbench.executors.multi_run import now
 from fedbench.experiment import tensor_store
 from fedbench.experiment.measurements import Round
 from fedbench.experiment.record import Environment, Part
@@ -169,7 +169,7 @@ class Keeper:
             return
         every = self.checkpoint.rounds
         if every is None:
-            due = now() - self._written >= 60 * self.checkpoint.minutes
+            due = time.perf_counter() - self._written >= 60 * self.checkpoint.minutes
         else:
             due = len(rounds) % every == 0
         if not due and len(rounds) > 1:
@@ -187,7 +187,7 @@ class Keeper:
             id=self.setup.id,
             scenario=self.setup.scenario,
             environment=environment(self.setup),
-            seconds=self.seconds + now() - self._begun,
+            seconds=self.seconds + time.perf_counter() - self._begun,
         )
         value = {"state": fields(state), "rounds": rounds}
         path = self.checkpoint.path
@@ -198,7 +198,7 @@ class Keeper:
                 raise
             self._off = True
             warnings.warn(f"the run goes on without checkpoints: {error}", stacklevel=2)
-        self._written = now()
+        self._written = time.perf_counter()
 
     def _obstacle(self, parts: Mapping[str, Any]) -> str | None:
         """Return what cannot be written, and whose it is, or None."""

@@ -17,7 +17,7 @@ from fedbench.core.permutations import LISTED
 from fedbench.core.rng import Secret
 from fedbench.data.augmentation import CropFlip
 from fedbench.data.datasets import Data, data_folder
-from fedbench.executors.factory import crowd, executor
+from fedbench.executors.factory import executor, typical
 from fedbench.executors.training import Schedule
 from fedbench.experiment import cohorts
 from fedbench.experiment.compatibility import WHY, Load, Resolution, examine, resolve
@@ -70,7 +70,6 @@ def prepare(
         )
     coins = plugins.mechanism.batches == "poisson"
     schedule = Schedule(scenario.epochs, scenario.batch_size, coins)
-    together = crowd(population.typical_sizes, scenario.per_round, schedule)
     setup = Setup(
         scenario=scenario,
         plugins=plugins,
@@ -84,7 +83,7 @@ def prepare(
             schedule,
             chunk,
             scenario.precision,
-            together,
+            typical(population.typical_sizes, scenario.per_round),
             augment=None if scenario.augment == "none" else CropFlip(data.black),
         ),
         secret=secret,

@@ -47,7 +47,7 @@ class Environment(Part):
         platform: Operating system and architecture.
         processor: Architecture and name of the processor; empty in older records.
         device: ``cpu``, or the name of the accelerator.
-        executor: ``loop``, ``stacked``, ``forked``, or ``together`` with other runs.
+        executor: ``loop``, ``stacked``, ``padded`` or ``recorded``.
         threads: Threads of the process.
         chunk: Clients that were trained at once; None in a loop.
         canonical: Whether it ran in canonical mode, whose numbers are those of every processor

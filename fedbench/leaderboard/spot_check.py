@@ -18,8 +18,7 @@ from fedbench.api import hooks
 from fedbench.core import registry
 from fedbench.core.canonical import require_canonical
 from fedbench.core.errors import ConfigError, require
-from fedbench.core.settings import restored_after
-from fedbench.executors.multi_run import settings_restorer
+from fedbench.core.settings import Settings, restored_after
 from fedbench.experiment import commitments
 from fedbench.experiment.cells import AXES
 from fedbench.experiment.measurements import Round
@@ -162,7 +161,7 @@ def _wrong(setup: Setup, drawn: Drawn, folder: Path) -> str:
     except ConfigError as error:
         return f"state: {error}"
     try:
-        with restored_after(settings_restorer()), hooks.in_round(step):
+        with restored_after(Settings().restore), hooks.in_round(step):
             played = play_round(setup, state, step)
     except Exception as error:  # whatever a state of foreign numbers leads to ends here
         return f"the state cannot be played: {type(error).__name__}: {error}"

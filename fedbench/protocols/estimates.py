@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Shared
+from fedbench.api import Batches, Grad, Keys, LocalStep, Memories, Memory, Messages, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
@@ -123,7 +123,7 @@ class ByzDashaPage(DenseWeights):
     weighted = False
     statistics = False
     agreed = "g"
-    extra_gradients = 2
+    extra_gradients = 1
 
     lr: float = 0.1
     momentum: float = 0.0
@@ -163,21 +163,26 @@ class ByzDashaPage(DenseWeights):
         layout = Layout.of({name: tuple(x.shape) for name, x in start.items()})
         model = layout.flatten(start)
 
-        def update(at: Tree, step: int) -> Tensor:
-            x, y = batches[step]
-            slope = layout.flatten(grad(at, x, y, key.fold("step", step)))
+        def update(at: Tree, step: LocalStep) -> Tensor:
+            slope = layout.flatten(grad(at, step.x, step.y, step.key))
             return -self.lr * (slope + self.weight_decay * layout.flatten(at))
+
+        def step(sums: Tree, now: LocalStep) -> Tree:
+            size = (now.y >= 0).sum()
+            here = update(start, now)
+            if not sums:
+                change = here - update(layout.unflatten(memory["model"]), now)
+                return {"size": size, "updates": here * size, "change": change}
+            return sums | {"size": sums["size"] + size, "updates": sums["updates"] + here * size}
 
         g = memory["g"]
         h = memory["h"]
         following = torch.zeros_like(h)
-        if batches:
-            sizes = [(y >= 0).sum() for _, y in batches]
-            parts = [update(start, step) * size for step, size in enumerate(sizes)]
-            full = torch.stack(parts).sum(dim=0) / torch.stack(sizes).sum()
-            change = update(start, 0) - update(layout.unflatten(memory["model"]), 0)
+        sums: Tree = batches.scan(step, {}, key)
+        if sums:
             sure = (tree[_COIN] > 0.5) | (memory["started"] < 0.5)
-            following = torch.where(sure, full, h + change)
+            full = sums["updates"] / sums["size"]
+            following = torch.where(sure, full, h + sums["change"])
         target = following - (1 - self.momentum_of(layout.d)) * (h - g)
         after = {"g": g, "h": following, "model": model}
         return layout.unflatten(target), after | {"started": torch.ones_like(memory["started"])}

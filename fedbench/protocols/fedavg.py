@@ -1,14 +1,25 @@
 """Local SGD, and FedAvg: dense weights, averaged."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Protocol, Shared, State
+from fedbench.api import (
+    Batches,
+    Grad,
+    Keys,
+    LocalStep,
+    Memories,
+    Memory,
+    Messages,
+    Protocol,
+    Shared,
+    State,
+)
 from fedbench.core.errors import require
 from fedbench.core.registry import UNWRITTEN
 from fedbench.core.rng import Key
@@ -59,36 +70,47 @@ class LocalSGD(Protocol[State], Generic[State]):
         require(f"{name}.weight_decay", self.weight_decay, self.weight_decay >= 0, ">= 0")
         require(f"{name}.decay", self.decay, 0 < self.decay <= 1, "in (0, 1]")
 
-    def train(self, tree: Tree, batches: Batches, grad: Grad, key: Key) -> Tree:
-        """Return the tree after all steps; the optimiser starts afresh in every round."""
+    def train(
+        self,
+        tree: Tree,
+        batches: Batches,
+        grad: Grad,
+        key: Key,
+        seen: Callable[[Tree, LocalStep], Tree] | None = None,
+    ) -> Tree:
+        """Return the tree after all steps; the optimiser starts afresh in every round.
+
+        The gradient of a step is taken at what ``seen`` makes of the tree: by default the same.
+        """
         sgd = SGD(
             lr=self.lr,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             statistics=batches.statistics,
         )
-        trained = tree
-        velocity = sgd.init(tree)
-        steps = zip(batches, self.rates(batches), strict=True)
-        keys = key.fold("step").branches(range(len(batches)))
-        for step, ((x, y), rate) in enumerate(steps):
-            gradient = grad(trained, x, y, keys[step])
+
+        def step(carried: tuple[Tree, Tree], now: LocalStep) -> tuple[Tree, Tree]:
+            trained, velocity = carried
+            rate = self.rate(batches, now)
+            at = trained if seen is None else seen(trained, now)
+            gradient = grad(at, now.x, now.y, now.key)
             trained, velocity = sgd.step(trained, gradient, velocity, rate)
             landed = self.landed(trained, tree, rate)
-            trained = landed | {name: trained[name] for name in batches.statistics}
-        return trained
+            return landed | {name: trained[name] for name in batches.statistics}, velocity
 
-    def rates(self, batches: Batches) -> Iterator[float | Tensor]:
-        """Yield the learning rate of each step; tensors where it depends on the round."""
+        return batches.scan(step, (tree, sgd.init(tree)), key)[0]
+
+    def rate(self, batches: Batches, step: LocalStep) -> float | Tensor:
+        """Return the learning rate of a step; a tensor where it depends on round or client."""
         peak: float | Tensor = self.lr
         if self.decay != 1:
             peak = self.lr * self.decay ** batches.round.to(torch.float64)
-        for step in range(len(batches)):
-            if self.anneal == "none":
-                yield peak
-                continue
-            epoch = step * batches.epochs // len(batches)
-            yield peak * ((1 + math.cos(math.pi * epoch / batches.epochs)) / 2)
+        if self.anneal == "none":
+            return peak
+        epoch = step.number * batches.epochs // step.of
+        if isinstance(epoch, Tensor):
+            return peak * ((1 + torch.cos(math.pi * epoch.to(torch.float64) / batches.epochs)) / 2)
+        return peak * ((1 + math.cos(math.pi * epoch / batches.epochs)) / 2)
 
     def landed(self, trained: Tree, start: Tree, rate: float | Tensor) -> Tree:
         """Return the tree after a step at this ``rate`` from the round's ``start``.

@@ -2,13 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from itertools import count
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Shared
+from fedbench.api import Batches, Grad, Keys, LocalStep, Memories, Memory, Messages, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -75,7 +74,7 @@ class FedMRN(DenseWeights):
             return (reach + 1) / 2 if self.signed else reach
         return (reach >= 0 if self.signed else reach > 0).to(reach.dtype)
 
-    def masked(self, u: Tensor, noise: Tensor, progress: float, key: Key) -> Tensor:
+    def masked(self, u: Tensor, noise: Tensor, progress: float | Tensor, key: Key) -> Tensor:
         """``u_hat`` of equation 10 with ``p = progress``: lines 15 to 18 of Algorithm 1.
 
         One draw decides whether a coordinate is masked and by what: of the draws below ``p`` a
@@ -83,7 +82,8 @@ class FedMRN(DenseWeights):
         """
         reach = self.reach(u, noise)
         draws = key.shorts(*u.shape, device=u.device).to(u.dtype)
-        limit = math.ceil(progress * 2**16)  # P is 1 with a multiple of 2**-16, as coins are
+        share = progress * 2**16  # P is 1 with a multiple of 2**-16, as coins are
+        limit = share.ceil().to(u.dtype) if isinstance(share, Tensor) else math.ceil(share)
         ones = (self.chance(reach) * limit).ceil_().sub_(draws).clamp(0, 1)
         symbols = ones.mul_(2).sub_(1) if self.signed else ones
         chosen = draws.neg_().add_(limit).clamp(0, 1)
@@ -98,18 +98,16 @@ class FedMRN(DenseWeights):
         weights = batches.weights_of(tree)
         form = (self.noise, self.magnitude, tree[weights.names[0]].device)
         noise = weights.unflatten(noise_of(key.public("noise"), weights.d, *form))
-        taus = count(1)
 
-        def straight_through(u: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-            progress = next(taus) / len(batches) if self.pm else 1.0
-            network = {
-                name: tree[name] + self.masked(u[name], n, progress, key.fold("mask", name))
+        def straight_through(u: Tree, step: LocalStep) -> Tree:
+            progress = step.done() if self.pm else 1.0
+            return u | {
+                name: tree[name] + self.masked(u[name], n, progress, step.key.fold("mask", name))
                 for name, n in noise.items()
             }
-            return grad(u | network, x, y, key)
 
         start = {name: torch.zeros_like(x) if name in noise else x for name, x in tree.items()}
-        u = self.train(start, batches, straight_through, key)
+        u = self.train(start, batches, grad, key, straight_through)
         return {name: x if name in noise else x - tree[name] for name, x in u.items()}, memory
 
     def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:

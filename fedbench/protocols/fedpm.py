@@ -11,7 +11,17 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Protocol, Shared
+from fedbench.api import (
+    Batches,
+    Grad,
+    Keys,
+    LocalStep,
+    Memories,
+    Memory,
+    Messages,
+    Protocol,
+    Shared,
+)
 from fedbench.api.protocol import Accuracy, Variants
 from fedbench.core import registry
 from fedbench.core.errors import require
@@ -190,12 +200,13 @@ class ScoreTraining(Protocol[Belief]):
         """Train the scores; return their expected bits, and how far the statistics moved."""
         still = batches.statistics
         optimizer = self._optimizer(still)
-        trained = tree
-        moments = memory or optimizer.init(tree)
-        keys = key.fold("step").branches(range(len(batches)))
-        for step, (x, y) in enumerate(batches):
-            gradient = self.penalised(grad(trained, x, y, keys[step]), trained, still)
-            trained, moments = optimizer.step(trained, gradient, moments)
+
+        def step(carried: tuple[Tree, Tree], now: LocalStep) -> tuple[Tree, Tree]:
+            trained, moments = carried
+            gradient = self.penalised(grad(trained, now.x, now.y, now.key), trained, still)
+            return optimizer.step(trained, gradient, moments)
+
+        trained, moments = batches.scan(step, (tree, memory or optimizer.init(tree)), key)
         return self._update(trained, tree, still), moments if memory else memory
 
     def _update(self, trained: Tree, start: Tree, statistics: Sequence[str]) -> Tree:

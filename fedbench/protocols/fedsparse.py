@@ -10,7 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Protocol, Shared
+from fedbench.api import (
+    Batches,
+    Grad,
+    Keys,
+    LocalStep,
+    Memories,
+    Memory,
+    Messages,
+    Protocol,
+    Shared,
+)
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
@@ -268,14 +278,19 @@ class FedSparse(Protocol[Gated]):
         prior = self.log_alpha(w, v)
         sgd = SGD(lr=self.lr, statistics=batches.statistics)
         adamax = Adamax(lr=self.threshold_lr)
-        velocity, moments = sgd.init(w), adamax.init(v)
-        keys = key.fold("step").branches(range(len(batches)))
-        for step, (x, y) in enumerate(batches):
-            gradient = grad(w | v, x, y, keys[step])
+
+        def step(
+            carried: tuple[Tree, Tree, Tree, Tree], now: LocalStep
+        ) -> tuple[Tree, Tree, Tree, Tree]:
+            w, velocity, v, moments = carried
+            gradient = grad(w | v, now.x, now.y, now.key)
             self._add_prior(gradient, w, v, start, prior)
             w_gradient, v_gradient = split_tree(gradient)
-            w, velocity = sgd.step(w, w_gradient, velocity)
-            v, moments = adamax.step(v, v_gradient, moments)
+            moved = sgd.step(w, w_gradient, velocity)
+            return *moved, *adamax.step(v, v_gradient, moments)
+
+        carried = (w, sgd.init(w), v, adamax.init(v))
+        w, _, v, _ = batches.scan(step, carried, key)
         received = torch.cat([x.reshape(-1) for x in tree.values()])
         return {name: x - tree[name] for name, x in (w | v).items()}, {"received": received}
 

@@ -50,9 +50,11 @@ class FedProx(FedAvg):
         super().__post_init__()
         require("FedProx.lam", self.lam, self.lam >= 0, ">= 0")
 
-    def train(self, tree: Tree, batches: Batches, grad: Grad, key: Key) -> Tree:
+    def local_update(
+        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
+    ) -> tuple[Tree, Memory]:
         towards = pulled(grad, self.lam, lambda _: tree, batches.statistics)
-        return super().train(tree, batches, towards, key)
+        return super().local_update(tree, batches, towards, key, memory)
 
 
 def soft_threshold(x: Tensor, by: float | Tensor) -> Tensor:

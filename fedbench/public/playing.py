@@ -83,8 +83,8 @@ def play(
         scenario: Description of the run.
         device: ``auto``, ``cpu``, ``cuda``, or a backend that a package registers with torch.
         executor: Training of the clients of a round: ``loop``, one after the other, ``stacked``,
-            together, or ``auto``, the faster one.
-        chunk: Clients that are trained at once by ``stacked``.
+            those of equal length together, ``padded``, all together, or ``auto``, the faster one.
+        chunk: Clients that are trained at once, but by ``loop``.
         callbacks: Followers of the run: objects of `Callback`, or functions that are called with
             each `Round`. What one raises ends the run.
         data: Samples to play on instead of the scenario's data set. The id of the record covers

@@ -42,9 +42,8 @@ class Job:
 
     scenario: Scenario
     device: str  # ``auto``, ``cpu``, ``cuda`` or a backend of torch
-    executor: str  # ``together`` with the worker's other runs, or a name of `executors.factory`
+    executor: str  # a name of `executors.factory`
     chunk: int  # clients that are trained at once
-    number: int = 0  # name of the run in the worker's news
     isolate: bool = False  # attack and defense run in processes of their own
     canonical: bool = False  # numbers are to be those of every processor
     states: Path | None = None  # folder that keeps the states of a canonical run

@@ -10,9 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import count
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -40,11 +38,10 @@ class Options:
     """
 
     device: str = "auto"  # or ``cpu``, ``cuda`` or a backend of torch
-    executor: str = "auto"  # or ``loop``, ``stacked`` or ``forked``
+    executor: str = "auto"  # or ``loop``, ``stacked``, ``padded`` or ``recorded``
     chunk: int = 32  # clients that the stacked executor trains at once
     workers: int = 0  # processes; 0 for a few per accelerator, or one per ``threads`` cores
     threads: int = 1  # of each process
-    together: int = 1  # runs of a worker, whose clients train in the same launches
     run_timeout: float = RUN_TIMEOUT  # seconds after which a run is ended and counts as failed
     isolate: bool = False  # attack and defense in processes of their own (`fedbench.isolation`)
     canonical: bool = False  # numbers of every processor (`fedbench.core.canonical`)
@@ -54,13 +51,11 @@ class Options:
     checkpoints: Path | None = None  # folder that keeps them; without one there are none
 
     def __post_init__(self) -> None:
-        for name, low in {"workers": 0, "threads": 1, "chunk": 1, "together": 1}.items():
+        for name, low in {"workers": 0, "threads": 1, "chunk": 1}.items():
             number = getattr(self, name)
             require(f"--{name}", number, number >= low, f">= {low}")
             require(f"--{name}", number, number <= MOST, f"<= {MOST}")
         require("--run-timeout", self.run_timeout, self.run_timeout > 0, "> 0 seconds")
-        free = self.together == 1 or self.executor in ("auto", "stacked")
-        require("--executor", self.executor, free, "auto or stacked with --together")
         kept = self.states is None or self.canonical
         require("--keep-states", str(self.states), kept, "left out without --canonical")
         Checkpoint.of(self.checkpoint, Path())
@@ -69,7 +64,6 @@ class Options:
             alone = self.executor in ("auto", "loop")
             require("--executor", self.executor, alone, "auto or loop with --canonical")
             require("--threads", self.threads, self.threads == 1, "1 with --canonical")
-            require("--together", self.together, self.together == 1, "1 with --canonical")
 
     def require_machine(self) -> None:
         """Raise `Unavailable` if this machine has no such device, before anything is recorded."""
@@ -87,7 +81,7 @@ class Options:
     def processes(self, runs: int) -> int:
         """Number of workers that play so many runs."""
         workers = self.workers or self.beside_accelerators() or available_cores() // self.threads
-        return max(1, min(workers, -(-runs // self.together)))
+        return max(1, min(workers, runs))
 
     def beside_accelerators(self) -> int:
         """Number of workers for all accelerators: one per two cores, at most `SHARING` on each.
@@ -115,25 +109,18 @@ def available_cores() -> int:
 
 @dataclass
 class _Worker:
-    """A worker process, and the runs that it plays."""
+    """A worker process, and the run that it plays."""
 
     process: BaseProcess
     pipe: Connection  # takes jobs, returns news of them
     stack: Connection  # returns the process's stack as text after a signal
-    runs: dict[int, tuple[Run, int]] = field(default_factory=dict)  # by number, with the chunk
-    begun: dict[int, float] = field(default_factory=dict)  # by number, on the monotonic clock
-    alone: bool = False  # no other run may be beside its run
-
-    def end(self, number: int) -> None:
-        """Forget a run that has ended."""
-        del self.runs[number]
-        self.begun.pop(number, None)
-        self.alone = False
+    run: Run | None = None
+    begun: float | None = None  # when it began, on the monotonic clock
 
     def overdue(self, seconds: float) -> bool:
         """Whether it plays a run for longer than this, and has sent nothing new."""
-        latest = time.monotonic() - seconds
-        return any(begun < latest for begun in self.begun.values()) and not self.pipe.poll()
+        late = self.begun is not None and self.begun < time.monotonic() - seconds
+        return late and not self.pipe.poll()
 
     def kill(self) -> str:
         """End the process, wherever it is; return a traceback of each of its threads."""
@@ -148,19 +135,13 @@ class _Worker:
 
 
 class LocalEngine(Engine):
-    """Plays runs in worker processes; one that is killed takes only its own runs with it.
-
-    If these were several, each is then played alone: only one of them is to blame.
-    """
+    """Plays runs in worker processes; one that is killed takes only its own run with it."""
 
     def __init__(self, options: Options, workers: int) -> None:
         self.options = options
         self.size = workers
         self._workers: dict[int, _Worker] = {}  # by their place, which names their accelerator
         self._begun: list[News] = []
-        self._numbers = count()
-        self._suspects: set[Run] = set()  # runs that were beside others on a worker that was lost
-        self._waiting: list[tuple[Run, int]] = []
 
     def __enter__(self) -> Self:
         self.options.require_machine()
@@ -173,39 +154,19 @@ class LocalEngine(Engine):
             self._bury(place)
 
     def free(self) -> int:
-        """Number of places without a run; 0 while a run waits that is to be played alone."""
-        if self._waiting:
-            return 0
-        places = (self.size - len(self._workers)) * self.options.together
-        return places + sum(self._room(worker) for worker in self._workers.values())
-
-    def _room(self, worker: _Worker) -> int:
-        return 0 if worker.alone else self.options.together - len(worker.runs)
+        """Number of workers without a run, and of those that may still be started."""
+        return self.size - sum(worker.run is not None for worker in self._workers.values())
 
     def submit(self, run: Run, chunk: int) -> None:
-        """Send a run to an idle worker, to a new one, or to the one with the fewest runs.
-
-        A run whose worker was lost with others on it gets one for itself, when one is free.
-        """
+        """Send a run to an idle worker, or to a new one."""
         self._begun.append(News(run, None))
-        if run in self._suspects:
-            self._waiting.append((run, chunk))
-            return
-        workers = [worker for worker in self._workers.values() if self._room(worker)]
-        least = min(workers, key=lambda worker: len(worker.runs), default=None)
-        if least is None or (least.runs and len(self._workers) < self.size):
-            least = self._start()
-        self._send(least, run, chunk)
-
-    def _send(self, worker: _Worker, run: Run, chunk: int) -> None:
-        executor = self.options.executor if self.options.together == 1 else "together"
-        number = next(self._numbers)
+        idle = [place for place, worker in self._workers.items() if worker.run is None]
+        worker = self._workers[idle[0]] if idle else self._start()
         job = Job(
             scenario=run.scenario,
             device=self.options.device,
-            executor=executor,
+            executor=self.options.executor,
             chunk=chunk,
-            number=number,
             isolate=self.options.isolate,
             canonical=self.options.canonical,
             states=self.options.states,
@@ -214,63 +175,47 @@ class LocalEngine(Engine):
         )
         try:
             worker.pipe.send(job)
-        except OSError:
-            if not worker.runs:  # it was killed while it was idle
-                self._bury(next(place for place, w in self._workers.items() if w is worker))
-                worker = self._start()
-                worker.pipe.send(job)
-        worker.runs[number] = (run, chunk)
-        worker.alone = run in self._suspects
-
-    def _play_suspects(self) -> None:
-        """Play suspects alone on idle workers; nothing else is taken meanwhile."""
-        while self._waiting:
-            idle = next((w for w in self._workers.values() if not w.runs), None)
-            if idle is None and len(self._workers) == self.size:
-                return
-            self._send(idle or self._start(), *self._waiting.pop(0))
+        except OSError:  # it was killed while it was idle
+            self._bury(next(place for place, w in self._workers.items() if w is worker))
+            worker = self._start()
+            worker.pipe.send(job)
+        worker.run = run
 
     def news(self, wait_seconds: float) -> list[News]:
         """Read the pipes; the end of a pipe is the end of its worker."""
         self._end_overdue()
-        self._play_suspects()
         out = self._begun
         self._begun = []
-        busy = {w.pipe: (i, w) for i, w in self._workers.items() if w.runs}
+        busy = {w.pipe: (i, w) for i, w in self._workers.items() if w.run is not None}
         if not busy:
             time.sleep(0 if out else wait_seconds)
         for pipe in wait(list(busy), 0 if out else wait_seconds):
             assert isinstance(pipe, Connection)
             place, worker = busy[pipe]
+            assert worker.run is not None
             try:
-                number, message = pipe.recv()
+                message = pipe.recv()
             except (EOFError, OSError):
-                runs = [run for run, _ in worker.runs.values()]
-                crashed = self._bury(place)
-                self._suspects |= set(runs) if len(runs) > 1 else set()
-                out += [News(run, crashed) for run in runs]
+                out.append(News(worker.run, self._bury(place)))
                 continue
             if message is None:
-                worker.begun[number] = time.monotonic()
+                worker.begun = time.monotonic()
                 continue
-            out.append(News(worker.runs[number][0], message))
+            out.append(News(worker.run, message))
             if isinstance(message, Record | Crash):
-                worker.end(number)
+                worker.run = None
+                worker.begun = None
         return out
 
     def _end_overdue(self) -> None:
-        """Kill workers whose run takes too long; runs beside it are played again, each alone."""
+        """Kill workers whose run takes too long."""
         limit = self.options.run_timeout
         for place in [place for place, w in self._workers.items() if w.overdue(limit)]:
             worker = self._workers[place]
-            runs = list(worker.runs.values())
             stack = worker.kill()
             self._bury(place)
-            if len(runs) == 1:
-                self._begun.append(News(runs[0][0], overtime(limit, stack)))
-                continue
-            self._suspects |= {run for run, _ in runs}  # any of them may be the one that hangs
-            self._waiting += runs
+            assert worker.run is not None
+            self._begun.append(News(worker.run, overtime(limit, stack)))
 
     def _start(self) -> _Worker:
         place = next(i for i in range(self.size) if i not in self._workers)
@@ -345,32 +290,17 @@ def _serve(
     if accelerator is not None and sharing > 1:
         share_with(sharing)
     importlib.import_module("fedbench.run")  # before the time of the first run counts
-    from fedbench.executors.multi_run import RunGroup
-
-    group: RunGroup[Record] = RunGroup()
     while True:
         try:
-            while not group.members or pipe.poll():
-                job = pipe.recv()
-                work = partial(_play, job, pipe)
-                if job.executor == "together":
-                    group.add(job.number, work)
-                else:  # not in a thread, where `keep_memory` has no effect
-                    try:
-                        pipe.send((job.number, work()))
-                    except BaseException as error:
-                        pipe.send((job.number, crash(error)))
+            job = pipe.recv()
+            pipe.send(None)  # its time counts from now on
+            try:
+                ended: Record | Crash = play_job(job, progress=pipe.send)
+            except BaseException as error:
+                ended = crash(error)
+            pipe.send(ended)
         except (EOFError, OSError):
             return
-        for member in group.turn():
-            ended = member.ended
-            news = crash(ended) if isinstance(ended, BaseException) else ended
-            pipe.send((member.name, news))
-
-
-def _play(job: Job, pipe: Connection) -> Record:
-    pipe.send((job.number, None))  # its time counts from now on
-    return play_job(job, progress=lambda round: pipe.send((job.number, round)))
 
 
 def _end_with_parent() -> None:

@@ -12,7 +12,7 @@ from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
 from fedbench.executors.training import Client, Loop, Schedule
-from fedbench.executors.vmap import Stacked
+from fedbench.executors.vmap import Padded
 from fedbench.payload import Payload
 from fedbench.privacy.clients import compress
 from fedbench.testing.classes import must_be, must_send_one_alphabet
@@ -44,7 +44,7 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     keys = [client.key for client in clients]
     precise = in_float64(protocol)
     ways = []
-    for engine in (Loop, Stacked):
+    for engine in (Loop, Padded):
         with hooks.Hook(protocol, "local_update"):
             rows, memory = engine(precise, shared, schedule).train(doubled(clients))
         message, _ = hooks.message(protocol, shared, rows, keys, memory)

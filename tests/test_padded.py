@@ -39,6 +39,7 @@ TRAINERS = [  # one of all that train alike, and what depends on the number of a
     "worker-momentum", "fedavg:decay=0.5,anneal=cosine", "fedlaplace:decay=0.5,anneal=cosine",
     "fedpm:keep_moments=true", "fedpm:optimizer=sgd", "fedmrn:pm=false", "fedmrn:when=after",
 ]  # fmt: skip
+WALKERS = ["decomfl", "fedkseed"]  # go through their batches themselves, of which they take some
 
 
 class Tape(TorchDispatchMode):
@@ -154,9 +155,11 @@ def test_clients_are_as_uneven_as_they_are_said_to_be() -> None:
 def test_a_client_gets_what_it_would_have_got_alone(name: str) -> None:
     protocol = in_float64(registry.load("protocol", name))
     clients = uneven(protocol)
-    assert_rounded_alike(
-        padded(protocol, clients, SCHEDULE), Loop(protocol, SHARED, SCHEDULE).train(clients)
-    )
+    if name in WALKERS:
+        trained = Padded(protocol, SHARED, SCHEDULE).train(clients)
+    else:
+        trained = padded(protocol, clients, SCHEDULE)
+    assert_rounded_alike(trained, Loop(protocol, SHARED, SCHEDULE).train(clients))
 
 
 @pytest.mark.edges("fedavg", "fsl", "fedmrn")
@@ -175,7 +178,7 @@ def test_every_way_to_train_is_among_those_that_are_recorded() -> None:
         kinds = [type(registry.load("protocol", name)) for name in names]
         return {(kind.local_update, kind.weights) for kind in kinds}
 
-    assert ways(TRAINERS) == ways(registry.names("protocol"))
+    assert ways([*TRAINERS, *WALKERS]) == ways(registry.names("protocol"))
 
 
 @pytest.mark.parametrize("play", [None, recorder()], ids=["padded", "recorded"])
@@ -273,7 +276,7 @@ def scanned(step: Any, start: Any, play: Any = None) -> Any:
     rows = torch.arange(5).expand(3, 5)[:, :, None]
 
     def of_client(rows: Tensor, of: Tensor) -> Any:
-        steps = Gathered(samples.double(), samples, rows)
+        steps = Gathered(samples.double()[rows], samples[rows])
         batches = PaddedBatches(steps, of=of, shortest=1, longest=5, key=Key(0), play=play)
         return batches.scan(step, start, Key(0))
 

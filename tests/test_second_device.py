@@ -206,7 +206,7 @@ WRONG = (
     Wrong(
         "what was received stays on the CPU",
         "fedbench/payload/floats.py",
-        "cls(torch.from_numpy(x).to(device)), right",
+        "cls(sent(torch.from_numpy(x), device)), right",
         "cls(torch.from_numpy(x)), right",
         "same device",
         STACKED,
@@ -254,31 +254,31 @@ WRONG = (
     Wrong(
         "another number in a way that only a device takes",
         "fedbench/protocols/fsl.py",
-        "torch.kthvalue(scores, t + 1,",
-        "torch.kthvalue(scores, t + 2,",
+        "values.amin(dim=1, keepdim=True)",
+        "values.amax(dim=1, keepdim=True)",
         "on the device",
         STACKED | {"protocol": "fsl"},
     ),
     Wrong(
         "an index of the CPU into a tensor of the device",
         "fedbench/executors/vmap.py",
-        "    order = order.to(x.device)\n",
+        "    order = sent(order, x.device)\n",
         "",
-        '"waits": [15, 15]',
+        '"waits": [8, 8]',
     ),
     Wrong(
         "a copy for each client",
         "fedbench/payload/floats.py",
         "self.x.cpu().contiguous().numpy()",
         "np.stack([row.cpu().numpy() for row in self.x])",
-        '"waits": [20, 25]',
+        '"waits": [12, 17]',
     ),
     Wrong(
         "more to launch in each step",
         "fedbench/executors/training.py",
         "return -chosen.sum() /",
         "return -chosen.clone().sum() /",
-        '"kernels": 124',
+        '"kernels": 51',
     ),
 )
 

@@ -29,23 +29,22 @@ class WalkedAlone(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Gathered(Sequence[tuple[Tensor, Tensor]]):
-    """Samples of a client's steps, gathered from those of all clients when a step needs them."""
+    """Samples of a client's steps, one after the other."""
 
-    x: Tensor  # ``(N, C, H, W)`` images of all clients, and a last one that is padding
-    y: Tensor  # ``(N,)`` labels; the last one is -1
-    rows: Tensor  # ``(steps, B)`` rows of these
+    x: Tensor  # ``(steps, B, C, H, W)``
+    y: Tensor  # ``(steps, B)`` labels, -1 of padding
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.y)
 
     def __getitem__(self, step: Any) -> Any:
         """Return the samples of a step, ``(B, C, H, W)``, and their labels.
 
         Its number may be a tensor without dimensions, which is not read.
         """
-        by_tensor = isinstance(step, Tensor)
-        rows = row_of(self.rows, step) if by_tensor else self.rows[step]
-        return self.x[rows], self.y[rows]
+        if isinstance(step, Tensor):
+            return row_of(self.x, step), row_of(self.y, step)
+        return self.x[step], self.y[step]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +55,7 @@ class PaddedBatches(Batches):
     recorded and replayed (`fedbench.executors.cuda_graphs`).
     """
 
-    steps: Gathered  # so many as the longest client has
+    steps: Gathered  # as many as the longest client has
     of: Tensor = field(kw_only=True)  # number of steps of this client, without dimensions
     shortest: int = field(kw_only=True)  # the least number of steps of a client, at least 1
     longest: int = field(kw_only=True)  # the greatest

@@ -133,11 +133,16 @@ class Stacked(training.Executor):
         device = self.shared.device
         frozen = self.frozen
         layout = self.protocol.trained(self.shared)
-        x, y, order = gathered(clients, self.schedule)
+        xs, ys = gathered(clients, self.schedule)
         counts = [self.schedule.steps(len(client.x)) for client in clients]
 
         def train(
-            tree: Tree, rows: Tensor, of: Tensor, seed: Tensor, number: Tensor, memory: Memory
+            tree: Tree,
+            own: tuple[Tensor, Tensor],
+            of: Tensor,
+            seed: Tensor,
+            number: Tensor,
+            memory: Memory,
         ) -> tuple[Tensor, Memory]:
             def grad(
                 tree: Tree, x: Tensor, y: Tensor, key: Key, slope: Tensor | None = None
@@ -148,7 +153,7 @@ class Stacked(training.Executor):
 
             wrapped = hooks.wrapped(clients[0].wrap_grad, self.gradient(grad, grad, frozen))
             key = Key(seed)
-            steps = Gathered(x, y, rows)
+            steps = Gathered(*own)
             batches: Batches = self.batches(steps, key, number)
             if padded:
                 batches = PaddedBatches(
@@ -171,7 +176,7 @@ class Stacked(training.Executor):
         seeds = seeds_of([client.key for client in clients], device)
         tree = stacked([client.tree for client in clients])
         memory = stacked([client.memory for client in clients])
-        inputs = (tree, order, numbers[0], seeds, numbers[1], memory)
+        inputs = (tree, (xs, ys), numbers[0], seeds, numbers[1], memory)
         with training.products(self.precision):
             trained: tuple[Tensor, Memory] = torch.vmap(train)(*inputs)
         return trained
@@ -232,11 +237,11 @@ def stacked(trees: Sequence[Tree]) -> Tree:
 
 def gathered(
     clients: Sequence[training.Client], schedule: training.Schedule
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return all images and labels, and the rows of them ``(n, steps, B)`` that each step sees.
+) -> tuple[Tensor, Tensor]:
+    """Gather the images ``(n, steps, B, C, H, W)`` and labels ``(n, steps, B)`` of each step.
 
-    Steps are as many as the longest client has. The last image is zeros and its label -1: where a
-    batch is short, and after a client's end, rows are that one.
+    Steps are as many as the longest client has. Where a batch is short, and after a client's end,
+    images are zeros and labels -1.
     """
     drawn = [schedule.rows(len(client.x), client.key) for client in clients]
     longest = max(len(steps) for steps in drawn)
@@ -251,7 +256,8 @@ def gathered(
     x, y = clients[0].x, clients[0].y
     images = torch.cat([*(client.x for client in clients), x.new_zeros(1, *x.shape[1:])])
     labels = torch.cat([*(client.y for client in clients), y.new_full((1,), -1)])
-    return images, labels, sent(order, x.device)
+    order = sent(order, x.device)
+    return images[order], labels[order]
 
 
 def cheapest(steps: Sequence[int], most: int, overhead: float) -> list[int]:

@@ -288,5 +288,3 @@ def register() -> None:
         made.impl(name, lambda *a, _o=operation, **k: perform(_o, a, k), "PrivateUse1")
     libraries.extend([everything, made])
 
-
-register()

@@ -226,8 +226,10 @@ def answer() -> None:
 
 if __name__ == "__main__":
     os.environ["FEDBENCH_PROBE"] = "off"
+    import second_device
     import torch
 
+    second_device.register()  # and nowhere else: it holds for the whole process
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     if sys.argv[1:] == ["--write"]:

@@ -158,11 +158,11 @@ def limited(most: int) -> Callable[..., Any]:
     """Return `torch.vmap`, but memory runs out with more than ``most`` clients."""
     vmap = torch.vmap
 
-    def limited_vmap(work: Callable[..., Any], dims: Any) -> Callable[..., Any]:
+    def limited_vmap(work: Callable[..., Any], *dims: Any) -> Callable[..., Any]:
         def call(*inputs: Any) -> Any:
-            if len(inputs[2]) > most:  # images of the clients
+            if len(inputs[2]) > most:  # the numbers of steps of the clients
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-            return vmap(work, dims)(*inputs)
+            return vmap(work, *dims)(*inputs)
 
         return call
 

@@ -193,6 +193,12 @@ class Wrong:
     case: Case = field(default_factory=dict)  # a round of it; none: what FedAvg is counted at
 
 
+def test_no_protocol_waits_more_often_with_more_clients_nor_twenty_times_a_round() -> None:
+    rows = json.loads(GOLDEN.read_text())
+    waits = {name: rows[name]["waits"] for name in registry.names("protocol")}
+    assert {name: w for name, w in waits.items() if w[0] != w[1] or w[0] > 20} == {}
+
+
 STACKED = {"kind": "play", "executor": "stacked", "protocol": "fedavg"}
 WRONG = (
     Wrong(

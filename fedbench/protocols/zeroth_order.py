@@ -39,8 +39,9 @@ def direction(seed: Tensor | int, d: int, like: Tensor) -> Tensor:
 
 def along(scalars: Tensor, seeds: Tensor, d: int, like: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the scalars that are not 0, each with its direction; one direction exists at a time."""
-    for j in scalars.nonzero()[:, 0].tolist():
-        yield scalars[j], direction(int(seeds[j]), d, like)
+    used = scalars.nonzero()[:, 0]
+    for j, seed in zip(used.tolist(), seeds[used].tolist(), strict=True):
+        yield scalars[j], direction(seed, d, like)
 
 
 def moved(w: Tensor, scalars: Tensor, seeds: Tensor, rate: float) -> Tensor:

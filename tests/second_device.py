@@ -287,4 +287,3 @@ def register() -> None:
         operation = getattr(getattr(aten, packet), overload or "default")
         made.impl(name, lambda *a, _o=operation, **k: perform(_o, a, k), "PrivateUse1")
     libraries.extend([everything, made])
-

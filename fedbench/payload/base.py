@@ -29,6 +29,8 @@ class Payload(ABC):
 
     # Where both are as wide, is a column of `values` that column of the updates?
     aligned: ClassVar[bool] = True
+    # Do threads share out the rows? Only where NumPy packs them, which frees Python's lock.
+    shared_out: ClassVar[bool] = False
 
     @property
     def bounded(self) -> bool:
@@ -133,7 +135,8 @@ class Payload(ABC):
             own = {name: x[row : row + 1] for name, x in here.items()}
             return join(dataclasses.replace(self, **own).parts())
 
-        return each(packet, range(len(self)))
+        rows = range(len(self))
+        return each(packet, rows) if self.shared_out else list(map(packet, rows))
 
     @classmethod
     @abstractmethod
@@ -145,7 +148,9 @@ class Payload(ABC):
         cls, packets: Sequence[Packet], spec: Spec, device: torch.device | str = "cpu"
     ) -> tuple[Self | None, Tensor]:
         """Return the legal messages (None if there are none), and which were accepted, ``(n,)``."""
-        decoded = each(partial(cls._decoded, spec=spec), packets)
+        decode_one = partial(cls._decoded, spec=spec)
+        shared = cls.shared_out
+        decoded = each(decode_one, packets) if shared else list(map(decode_one, packets))
         accepted = torch.tensor([row is not None for row in decoded], dtype=torch.bool)
         rows = [row for row in decoded if row is not None]
         if not rows:

@@ -75,6 +75,7 @@ class _EdgeLists(Payload):
     """``symbols (n, sum counts)`` int32: the last edges of a permutation of each layer."""
 
     bounded = True
+    shared_out = True
 
     symbols: Tensor
     sizes: tuple[int, ...]

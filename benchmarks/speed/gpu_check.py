@@ -218,7 +218,7 @@ def compare(name: str, device: torch.device, engines: Sequence[str]) -> Iterator
         try:
             mine = train(protocol, device, engine, double=True)
             coarse = train(protocol, device, engine, double=False)
-        except Exception as error:
+        except Exception as error:  # a driver raises anything, and the next row must still come
             yield Comparison(name, engine, error=f"{type(error).__name__}: {error}")
             continue
         yield Comparison(

@@ -102,8 +102,9 @@ test-peers: .venv-peers/installed
 compare: .venv/installed
 	$(BIN)/python benchmarks/commits.py $(or $(BASE),HEAD~1)
 
-# Whether a GPU computes what the CPU does, and an acceptance run of ten minutes. Where there is no network `make gpu-wheels`
-# has put what the machine's own Python lacks into .wheels; elsewhere CONSTRAINTS= lets pip take a torch for CUDA.
+# Whether a GPU computes what the CPU does, and an acceptance run of ten minutes. Where there is no network,
+# `make gpu-wheels` has put what the machine's own Python lacks into .wheels; elsewhere CONSTRAINTS= lets pip take a
+# torch for CUDA.
 ifneq ($(wildcard .wheels),)
 GPU_READY := .site/installed
 GPU_RUN := PYTHONPATH=.:attacks:defenses:.site $(PYTHON)
@@ -120,8 +121,8 @@ gpu-check: $(GPU_READY)
 gpu-accept: $(GPU_READY)
 	$(GPU_RUN) benchmarks/speed/gpu_accept.py $(GPU_ARGS)
 
-# Packages that the other machine lacks, beside a Python GPU_PYTHON with torch, scikit-learn, rich, typer, matplotlib, pytest
-# and hypothesis, in the versions of .venv here. The wheel of fedbench is for its entry points; the code that runs is the
+# Packages that the other machine lacks, in the versions of .venv here; its Python GPU_PYTHON must have the rest
+# (docs/performance.md, "Without a network"). The wheel of fedbench is for its entry points; the code that runs is the
 # checkout's.
 GPU_PYTHON ?= 3.12
 GPU_LACKS ?= pydantic pydantic-core annotated-types typing-inspection tomli-w constriction opacus mlxtend

@@ -11,6 +11,7 @@ three turns; the peak of memory is that of what Python and NumPy hold, traced in
 import time
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -68,10 +69,10 @@ def line(clients: int) -> list[float]:
     """Return seconds to prepare, to draw a cohort and to read it, the least of the turns."""
     turns = []
     for _ in range(TURNS):
-        prepared = seconds(lambda: ready(clients))
+        prepared = seconds(partial(ready, clients))
         setup = ready(clients)
-        drawn = seconds(lambda setup=setup: draw(setup)) / DRAWS  # type: ignore[misc]
-        turns.append([prepared, drawn, seconds(lambda setup=setup: read(setup))])  # type: ignore[misc]
+        drawn = seconds(partial(draw, setup)) / DRAWS
+        turns.append([prepared, drawn, seconds(partial(read, setup))])
     return [min(column) for column in zip(*turns, strict=True)]
 
 

@@ -83,6 +83,13 @@ def test_what_is_faster_is_chosen_and_heavy_steps_are_the_loop_s_unmeasured(
     assert fastest(Sleepy(), 4) == "loop"
 
 
+def test_lock_step_whose_steps_are_mostly_in_vain_is_the_slower_way(measuring: Path) -> None:
+    pairs = Padded(Sleepy(), SHARED, PLAN, chunk=2)
+    assert choose(pairs, [80, 80]) == "padded"  # twice as fast
+    # 40 steps and 6 share a launch, of whose 80 steps 0.6 are needed: 1.2 times as fast.
+    assert choose(pairs, [80, 12]) == "loop"
+
+
 def test_the_answer_is_kept_and_the_first_one_holds(measuring: Path) -> None:
     question = asked(Padded(Sleepy(), SHARED, PLAN), 8, "loop", "padded")
     assert stored(question, FITS) is None

@@ -1,6 +1,7 @@
 """Costs on an accelerator, as far as a CPU can tell: clock, memory, TF32 and workers of a sweep.
 
-torch's own functions are replaced by such that answer as on a machine with a GPU.
+Functions that answer as on a machine with a GPU stand in for torch's own, and for the one of ours
+that waits for a device, which has nothing to wait for on a CPU.
 """
 
 import types

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -331,6 +332,10 @@ def test_all_stages_come_to_their_end_on_a_cpu(tmp_path: Path) -> None:
     assert set(gpu_accept.RESULTS.glob("*")) == before  # of a CPU nothing is kept unasked
 
 
-def test_the_file_of_a_run_on_an_accelerator_is_named_by_it_and_the_day() -> None:
-    file = gpu_accept.named(torch.device("meta"), "2026-11-25T17:07:44+00:00")
-    assert file == gpu_accept.RESULTS / "accept-meta-2026-11-25.json"
+def test_the_file_of_a_run_on_an_accelerator_is_named_by_it_and_the_day(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = types.SimpleNamespace(get_device_name=lambda device: "NVIDIA H200 (NVL)")
+    monkeypatch.setattr(torch, "get_device_module", lambda device: driver)
+    file = gpu_accept.named(torch.device("cuda"), "2026-11-25T17:07:44+00:00")
+    assert file == gpu_accept.RESULTS / "accept-nvidia-h200-nvl-2026-11-25.json"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from gpu_roofline import Counter
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -127,23 +128,6 @@ def test_a_launch_reads_no_number_and_moves_none() -> None:
     assert found(FedAvg(), augment=AUGMENT) == []
 
 
-class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what computes something on the `meta` device, as another would launch it."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        aliases = [a.alias_info for a in func._schema.arguments]
-        view = any(alias is not None and not alias.is_write for alias in aliases)
-        view = view or func is torch.ops.aten._unsafe_view.default
-        out = func(*args, **(kwargs or {}))
-        there = any(isinstance(x, Tensor) and x.is_meta for x in pytree.tree_leaves((args, out)))
-        self.count += there and not view
-        return out
-
-
 @pytest.mark.parametrize(("name", "most"), [("fedavg", 50), ("fsl", 102), ("fedpm", 150)])
 def test_a_local_step_has_no_more_kernels_than_it_had(name: str, most: int) -> None:
     protocol = registry.load("protocol", name)
@@ -155,9 +139,9 @@ def test_a_local_step_has_no_more_kernels_than_it_had(name: str, most: int) -> N
         engine = Padded(protocol, there, Schedule(1, 4))
         engine.__dict__["convolve"] = torch.nn.functional.conv2d
         engine.train(clients)
-        with Kernels() as kernels:
+        with Counter(META.device) as counter:
             engine.train(clients)
-        counts.append(kernels.count)
+        counts.append(counter.kernels)
     assert (counts[1] - counts[0]) / 2 <= most
 
 

@@ -37,6 +37,7 @@ from gpu_report import Outcome, content, show, with_roofline
 from gpu_stages import ROOT, Job, Note
 from rich.console import Console
 
+from fedbench.core.devices import accelerated, title
 from fedbench.core.errors import FedbenchError, require
 from fedbench.core.files import write_atomically
 from fedbench.executors.malloc import keep_memory
@@ -88,7 +89,7 @@ def work(stages: Sequence[Stage], job: Job, parent: Connection) -> None:
     for stage in stages:
         try:
             stage.measure(job, lambda entry, found: parent.send(("entry", entry, found)))
-        except Exception as error:
+        except Exception as error:  # whatever ends a stage, the report of the others must come
             parent.send(("failed", f"{type(error).__name__}: {error}", None))
             return
         parent.send(("done", "", None))
@@ -181,8 +182,7 @@ def about(job: Job, minutes: float) -> dict[str, Any]:
 
 def named(device: torch.device, date: str) -> Path:
     """Return the file of a run on an accelerator: its name, and the day."""
-    title = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+    slug = re.sub(r"[^a-z0-9]+", "-", title(device).lower()).strip("-")
     return RESULTS / f"accept-{slug}-{date[:10]}.json"
 
 
@@ -203,7 +203,7 @@ def main(words: Sequence[str] | None = None) -> int:
         require("--minutes", given.minutes, 0 < given.minutes <= 10, "> 0 and <= 10")
         when = about(job, given.minutes)
         file = given.json
-        if file is None and device.type != "cpu":
+        if file is None and accelerated(device):
             file = named(device, when["date"])
 
         def save(outcomes: Outcomes) -> None:

@@ -16,6 +16,7 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ from fedbench.api import Memory, Shared
 from fedbench.core import registry
 from fedbench.core.errors import FedbenchError, Unavailable
 from fedbench.core.trees import Tree
-from fedbench.executors.factory import NAMES, executor
+from fedbench.executors.factory import NAMES, executor, require_device
 from fedbench.executors.training import Client, Executor, Schedule
 from fedbench.experiment.prepare import choose_device
 from fedbench.payload import Payload
@@ -91,16 +92,13 @@ class Comparison:
 
 def available(device: torch.device) -> list[str]:
     """Name the executors that the device has, the loop first."""
-    protocol = registry.load("protocol", "fedavg")
     found = []
     for name in NAMES:
         if name in OTHERS:
             continue
-        try:
-            executor(name, protocol, Shared(NETWORK, 3, device), SCHEDULE)
-        except Unavailable:
-            continue
-        found.append(name)
+        with suppress(Unavailable):
+            require_device(name, device)
+            found.append(name)
     return found
 
 
@@ -218,7 +216,7 @@ def compare(name: str, device: torch.device, engines: Sequence[str]) -> Iterator
         try:
             mine = train(protocol, device, engine, double=True)
             coarse = train(protocol, device, engine, double=False)
-        except Exception as error:
+        except Exception as error:  # a driver raises anything, and the next row must still come
             yield Comparison(name, engine, error=f"{type(error).__name__}: {error}")
             continue
         yield Comparison(

@@ -28,6 +28,7 @@ from round_phases import Plan, measure, ready
 import fedbench
 from fedbench.api import Shared
 from fedbench.core import registry
+from fedbench.core.devices import memory
 from fedbench.core.errors import FedbenchError
 from fedbench.core.rng import Key
 from fedbench.executors.factory import executor, seconds, strangers
@@ -105,10 +106,9 @@ def device(job: Job, note: Note) -> None:
     here = machine(where, 256 if job.quick else 2048 if where.type == "cpu" else 8192)
     found: dict[str, Any] = {"fedbench": fedbench.__version__, "cuda": torch.version.cuda}
     if where.type == "cuda":
-        properties = torch.cuda.get_device_properties(where)
         found |= {
-            "memory, GiB": properties.total_memory / 2**30,
-            "multiprocessors": properties.multi_processor_count,
+            "memory, GiB": memory(where) / 2**30,
+            "multiprocessors": torch.cuda.get_device_properties(where).multi_processor_count,
             "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         }
     note("machine", dataclasses.asdict(here) | found)

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch.utils.benchmark import Timer
 
+from fedbench.core.devices import title
 from fedbench.executors.cached_answers import processor
 
 Work = Callable[[], object]
@@ -129,7 +130,7 @@ def machine(device: torch.device, size: int = 2048) -> Machine:
         processor=processor(),
         cores=cores or 1,
         threads=torch.get_num_threads(),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        device=title(device),
         torch=torch.__version__,
         python=platform.python_version(),
         peak=2 * size**3 / min(products.times),

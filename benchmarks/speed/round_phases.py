@@ -15,7 +15,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_profiler
@@ -153,8 +153,7 @@ def measure(setup: Setup, rounds: int) -> Split:
     state = begin(setup)
     play_round(setup, state, 0)
     played = [
-        own_seconds(spans(lambda step=step: play_round(setup, state, step)))  # type: ignore[misc]
-        for step in range(1, rounds + 1)
+        own_seconds(spans(partial(play_round, setup, state, step))) for step in range(1, rounds + 1)
     ]
     medians = {name: statistics.median(s.get(name, 0.0) for s in played) for name in PHASES}
     return Split(setup.scenario.per_round, medians)

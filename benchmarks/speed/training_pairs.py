@@ -253,16 +253,12 @@ def ranked(model: str, ours: Cohort) -> Pair:
 def lock_step(size: Size, device: torch.device) -> Iterator[Pair]:
     """Yield lock step on a small network and on the first of the sizes', with even and uneven data.
 
-    Then the layers of that one in two forms, and on CUDA launches that are recorded.
+    Then the layers of that one in two forms. Launches that are recorded: `gpu_stages.steps`.
     """
     for model in ("micro", size.models[0]):
         for steps in (EVEN, UNEVEN):
             yield stacked(model, uneven(model, steps, size, device))
     yield forms(size.models[0], device)
-    if device.type == "cuda":
-        for model in size.models:
-            for batch in size.batches:
-                yield recorded(model, batch, size, device)
 
 
 def uneven(model: str, steps: Sequence[int], size: Size, device: torch.device) -> Cohort:
@@ -304,18 +300,3 @@ def forms(model: str, device: torch.device) -> Pair:
     what = f"{model}, convolutions of {TIMED} clients in groups"
     ways = step(FORMS["groups"]), step(FORMS["matrices"])
     return Pair(LOCK_STEP, what, "as matrices", *ways)
-
-
-def recorded(model: str, batch: int, size: Size, device: torch.device) -> Pair:
-    """Compare launches that are replayed with one client after the other, with even data."""
-    ours = cohort(WEIGHTS, model, batch, size, device, "recorded")
-    loop = Loop(ours.protocol, ours.shared, ours.executor.schedule)
-    return Pair(
-        LOCK_STEP,
-        f"{model}, batch {batch}, {len(ours.clients)} clients, replayed",
-        "one by one",
-        ours.train,
-        lambda: loop.train(ours.clients),
-        target=10 if batch <= 32 else None,
-        units=len(ours.clients),
-    )

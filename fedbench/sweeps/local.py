@@ -39,7 +39,7 @@ class Options:
 
     device: str = "auto"  # or ``cpu``, ``cuda`` or a backend of torch
     executor: str = "auto"  # or ``loop``, ``stacked``, ``padded`` or ``recorded``
-    chunk: int = 32  # clients that the stacked executor trains at once
+    chunk: int = 32  # clients that are trained at once in lock step
     workers: int = 0  # processes; 0 for a few per accelerator, or one per ``threads`` cores
     threads: int = 1  # of each process
     run_timeout: float = RUN_TIMEOUT  # seconds after which a run is ended and counts as failed

@@ -226,7 +226,7 @@ def where(depth: int = 3) -> str:
 
 
 class Module:
-    """What torch asks of a backend: ``torch.second``."""
+    """Interface of a backend, which torch calls as ``torch.second``."""
 
     def is_initialized(self) -> bool:
         return True

@@ -194,6 +194,20 @@ def test_launches_are_halved_once_where_memory_runs_out(monkeypatch: pytest.Monk
         engine.train(clients)
 
 
+def test_launches_that_were_planned_before_memory_ran_out_are_smaller_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    protocol = in_float64(FedAvg())
+    first, *_ = doubled(example_clients(protocol, SHARED))
+    clients = [replace(first, key=Key(i)) for i in range(14)]
+    engine = Stacked(protocol, SHARED, Schedule(1, 3), chunk=5)
+    assert [len(group) for group in engine.launches(clients, False)] == [5, 5, 4]
+    expected = Loop(protocol, SHARED, Schedule(1, 3)).train(clients)
+    monkeypatch.setattr(torch, "vmap", limited(3))
+    with pytest.warns(UserWarning, match="memory ran out with 5"):
+        assert_rounded_alike(engine.train(clients), expected)
+
+
 class Watching(FedAvg):
     """FedAvg that notes whether products may be in TF32 while it trains."""
 

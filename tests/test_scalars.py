@@ -33,7 +33,7 @@ from fedbench.protocols.zeroth_order import (
     moved,
     pool,
     replayed,
-    seeds_of,
+    round_seeds,
 )
 from fedbench.run import begin, play_round
 from fedbench.testing import check_payload, example_context
@@ -132,7 +132,7 @@ def test_fedkseeds_server_accumulates_and_anyone_rebuilds_its_model() -> None:
 def test_decomfl_takes_all_slopes_of_a_step_at_one_point_and_goes_along_their_mean() -> None:
     # The forward slope of |w|^2 / 2 is w z + eps |z|^2 / 2.
     protocol = DeComFL(lr=0.2, p=2, steps=2, eps=0.5)
-    z = [direction(int(s), 4, torch.zeros(4).double()) for s in seeds_of(FOUR, 4, 0)]
+    z = [direction(int(s), 4, torch.zeros(4).double()) for s in round_seeds(FOUR, 4, 0)]
     w = initial_weights(FOUR).double()
     by_hand = []
     for step in range(2):
@@ -199,14 +199,14 @@ def test_histories_are_replayed_alike_in_every_order() -> None:
     models = [w]
     for number in range(4):
         part = scalars[3 * number : 3 * number + 3]
-        w = moved(w, part, seeds_of(shared, 3, number), 0.1)
+        w = moved(w, part, round_seeds(shared, 3, number), 0.1)
         models.append(w)
     for rounds in (4, 0, 1, 3, 2, 4, 1):
         answer = replayed(shared, 0.1, 3, History.of(scalars[: 3 * rounds]))
         assert torch.equal(answer, models[rounds]), rounds
     other = torch.cat([scalars[:3] + 1, scalars[3:6]])  # another past
-    first = moved(initial_weights(shared), other[:3], seeds_of(shared, 3, 0), 0.1)
-    expected = moved(first, other[3:], seeds_of(shared, 3, 1), 0.1)
+    first = moved(initial_weights(shared), other[:3], round_seeds(shared, 3, 0), 0.1)
+    expected = moved(first, other[3:], round_seeds(shared, 3, 1), 0.1)
     assert torch.equal(replayed(shared, 0.1, 3, History.of(other)), expected)
 
 
@@ -341,7 +341,7 @@ def test_span_ascent_sends_the_slopes_at_an_honest_length() -> None:
 
 
 def crafted(attack: Any, payload: Scalars, adversary: Any = None) -> Scalars:
-    """What the owners of rows 0 and 1 send, and remember in ``adversary``."""
+    """Messages that the owners of rows 0 and 1 send; they remember in ``adversary``."""
     context = example_context(payload, Mean())
     forged = threat_model.forge(attack, context, {} if adversary is None else adversary)
     packets = forged.among(payload)

@@ -10,8 +10,17 @@ import torch
 
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.threads import each
-from fedbench.payload import GatedVectors, Payload, PrunedVectors, Rankings, identical, ranking
-from fedbench.payload.packets import Packet, join
+from fedbench.payload import (
+    GatedVectors,
+    Payload,
+    PrunedVectors,
+    Rankings,
+    Spec,
+    TopRankings,
+    identical,
+    ranking,
+)
+from fedbench.payload.packets import Packet, Part, join
 from fedbench.payload.sparse import Alive
 from fedbench.testing.contracts import example_payloads
 
@@ -54,6 +63,32 @@ def test_bytes_and_rejections_do_not_depend_on_threads(payload: Payload) -> None
         accepted_by.add(tuple(accepted.tolist()))
         assert torch.get_num_threads() == threads
     assert accepted_by == {(True, True, False, True, True, True, False)}
+
+
+@pytest.mark.parametrize("payload", ALPHABETS, ids=NAMES)
+def test_threads_share_out_the_rows_of_rankings_alone(payload: Payload) -> None:
+    seen: set[int] = set()
+
+    class Watched(type(payload)):  # type: ignore[misc]
+        """The same messages, which note the threads that code them."""
+
+        def parts(self) -> list[Part]:
+            seen.add(threading.get_ident())
+            return list(super().parts())
+
+        @classmethod
+        def decode_row(cls, packet: Packet, spec: Spec) -> Payload:
+            seen.add(threading.get_ident())
+            row: Payload = super().decode_row(packet, spec)
+            return row
+
+    torch.set_num_threads(3)
+    shared = isinstance(payload, Rankings | TopRankings)
+    packets = Watched(**vars(payload)).encode()
+    assert (len(seen) > 1) == shared
+    seen.clear()
+    Watched.decode(packets, payload.spec)
+    assert (len(seen) > 1) == shared
 
 
 def test_the_first_row_that_raises_is_the_one_whose_error_comes() -> None:

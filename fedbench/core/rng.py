@@ -120,7 +120,7 @@ def _words(names: tuple[str | int, ...], device: torch.device) -> Tensor:
     return sent(torch.from_numpy(words), device)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)  # more than a network has layers, or a recorded step would copy them
 def _counters(counts: tuple[int, ...], device: torch.device) -> Tensor:
     """Sums that the draws of streams of these lengths add to their seeds, one after the other."""
     counters = np.concatenate([np.arange(1, count + 1, dtype=np.uint64) for count in counts])

@@ -79,7 +79,9 @@ class PaddedBatches(Batches):
             x, y = self.steps[number]
             x = x if self.augment is None else self.augment(x, self.key.fold("augment", number))
             after = step(carried, LocalStep(x, y, keys[number], number, self.of))
-            carried = after if number < self.shortest else kept(number < self.of, after, carried)
+            if number >= self.shortest:
+                after = where_active(number < self.of, after, carried)
+            carried = after
         return carried
 
     def _played(self, play: Play, step: OneStep[Carried], carried: Carried, key: Key) -> Carried:
@@ -90,14 +92,14 @@ class PaddedBatches(Batches):
             for named in (key.fold("step"), self.key.fold("augment"))
         )
         number = torch.ones((), dtype=torch.int64, device=device)
-        places = kept(number < self.of, carried, carried)  # a copy for every client
+        places = where_active(number < self.of, carried, carried)  # a copy for every client
 
         def once() -> None:
             draw, change = (Key(row_of(table, number)) for table in (draws, changes))
             x, y = self.steps[number]
             x = x if self.augment is None else self.augment(x, change)
             after = step(places, LocalStep(x, y, draw, number, self.of))
-            after = kept(number < self.of, after, places)
+            after = where_active(number < self.of, after, places)
             for place, leaf in zip(leaves(places), leaves(after), strict=True):
                 place.copy_(leaf)
             number.add_(1)
@@ -116,7 +118,7 @@ def leaves(tree: object) -> list[Tensor]:
     return pytree.tree_leaves(tree)
 
 
-def kept(active: Tensor, after: Carried, before: Carried) -> Carried:
+def where_active(active: Tensor, after: Carried, before: Carried) -> Carried:
     """Return what is after a step where a client was ``active``, else what was before it."""
     form = pytree.tree_structure(after)
     pairs = zip(leaves(after), leaves(before), strict=True)

@@ -182,20 +182,25 @@ class Stacked(training.Executor):
         return trained
 
     def _launched(self, clients: Sequence[training.Client], padded: bool) -> tuple[Tensor, Memory]:
-        """Train in one launch; where memory runs out, in two halves, and all later launches too."""
-        try:
-            return self._launch(clients, padded)
-        except torch.OutOfMemoryError:
-            if len(clients) == 1 or self.halved:
-                raise
-        half = -(-len(clients) // 2)
-        self.halve(half)
-        warnings.warn(
-            f"memory ran out with {len(clients)} clients in a launch: from now on at most {half}, "
-            f"as --chunk {half} would have it",
-            stacklevel=2,
-        )
-        parts = [self._launch(some, padded) for some in (clients[:half], clients[half:])]
+        """Train in one launch; where memory runs out, in halves, and all later launches too.
+
+        Launches that were planned before are cut to the same size.
+        """
+        if len(clients) <= self.width:
+            try:
+                return self._launch(clients, padded)
+            except torch.OutOfMemoryError:
+                if len(clients) == 1 or self.halved:
+                    raise
+            half = -(-len(clients) // 2)
+            self.halve(half)
+            warnings.warn(
+                f"memory ran out with {len(clients)} clients in a launch: from now on at most "
+                f"{half}, as --chunk {half} would have it",
+                stacklevel=2,
+            )
+        starts = range(0, len(clients), self.width)
+        parts = [self._launch(clients[i : i + self.width], padded) for i in starts]
         names = parts[0][1]
         memory = {name: torch.cat([kept[name] for _, kept in parts]) for name in names}
         return torch.cat([updates for updates, _ in parts]), memory

@@ -29,7 +29,8 @@ class Payload(ABC):
 
     # Where both are as wide, is a column of `values` that column of the updates?
     aligned: ClassVar[bool] = True
-    # Do threads share out the rows? Only where NumPy packs them, which frees Python's lock.
+    # Do threads share out the rows? They gain where coding a long row is NumPy's work, which frees
+    # the interpreter's lock; a range coder holds it, and two threads are slower than one.
     shared_out: ClassVar[bool] = False
 
     @property

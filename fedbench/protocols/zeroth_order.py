@@ -158,9 +158,8 @@ class ZerothOrder(Protocol[State], Generic[State]):
     def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         """Send the scalars as they are; of more than ``most``, which noise makes, the largest."""
         most = min(self.width, self.sent)
-        return Scalars(torch.zeros_like(updates, dtype=torch.float32), most).nearest(
-            updates
-        ), memory
+        blank = Scalars(torch.zeros_like(updates, dtype=torch.float32), most)
+        return blank.nearest(updates), memory
 
     @property
     def sent(self) -> int:
@@ -254,7 +253,7 @@ class FedKSeed(ZerothOrder[Tensor]):
         for step, batch in enumerate(islice(batches, self.steps)):
             own = key.fold("step", step)
             drawn = own.fold("direction").integers(self.k, 1, device=w.device)
-            z = direction(known(seeds[drawn][0], key), layout.d, w)
+            z = direction(number_of(seeds[drawn][0], key), layout.d, w)
             (slope,) = self.slopes(grad, layout, w, [z], batch, own)
             w = w - self.rate * slope * z
             scalars = scalars + torch.where(numbers == drawn, slope, 0.0)
@@ -274,7 +273,7 @@ class FedKSeed(ZerothOrder[Tensor]):
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class ServerHistory:
     """State of DeComFL's server."""
 
     scalars: Tensor  # ``(T,)`` of all rounds, the latest last
@@ -282,7 +281,7 @@ class Told:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeComFL(ZerothOrder[Told]):
+class DeComFL(ZerothOrder[ServerHistory]):
     """All clients go along ``p`` directions in a local step, which are new in every step.
 
     A step estimates the slopes ``g_1 .. g_p`` at one point and goes ``-lr / p sum_j g_j z_j``. A
@@ -329,10 +328,12 @@ class DeComFL(ZerothOrder[Told]):
     def rate(self) -> float:
         return self.lr / self.p
 
-    def init(self, shared: Shared) -> Told:
-        return Told(torch.zeros(0, device=shared.device), {})
+    def init(self, shared: Shared) -> ServerHistory:
+        return ServerHistory(torch.zeros(0, device=shared.device), {})
 
-    def broadcast(self, shared: Shared, state: Told, clients: Sequence[int], key: Key) -> Payload:
+    def broadcast(
+        self, shared: Shared, state: ServerHistory, clients: Sequence[int], key: Key
+    ) -> Payload:
         """Send to each client what it has missed; one message to all where that is the same."""
         total = len(state.scalars)
         missed = [total - self.width * state.rounds.get(i, 0) for i in clients]
@@ -340,14 +341,14 @@ class DeComFL(ZerothOrder[Told]):
         x = state.scalars.expand(len(counts), -1)
         return MissedScalars(x, counts.to(x.device), History.of(state.scalars))
 
-    def heard(self, state: Told, clients: Sequence[int]) -> Told:
+    def heard(self, state: ServerHistory, clients: Sequence[int]) -> ServerHistory:
         rounds = len(state.scalars) // self.width
-        return Told(state.scalars, state.rounds | dict.fromkeys(clients, rounds))
+        return ServerHistory(state.scalars, state.rounds | dict.fromkeys(clients, rounds))
 
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
         scalars = broadcast.values()[0]
         w = self._rebuilt(shared, scalars)
-        return self.tree(shared, w, seeds_of(shared, self.width, len(scalars) // self.width))
+        return self.tree(shared, w, round_seeds(shared, self.width, len(scalars) // self.width))
 
     def _rebuilt(self, shared: Shared, scalars: Tensor) -> Tensor:
         return replayed(shared, self.rate, self.width, History.of(scalars)).clone()
@@ -360,26 +361,28 @@ class DeComFL(ZerothOrder[Told]):
         scalars = tree[SCALARS].new_zeros(0)
         for step, batch in enumerate(islice(batches, self.steps)):
             seeds = tree[SEEDS][step * self.p : (step + 1) * self.p].unbind()
-            directions = [direction(known(seed, key), layout.d, w) for seed in seeds]
+            directions = [direction(number_of(seed, key), layout.d, w) for seed in seeds]
             slopes = self.slopes(grad, layout, w, directions, batch, key.fold("step", step))
             for slope, z in zip(slopes, directions, strict=True):
                 w = w - self.rate * slope * z
             scalars = torch.cat([scalars, torch.stack(slopes)])
         return {SCALARS: torch.cat([scalars, tree[SCALARS][len(scalars) :]])}, memory
 
-    def server_step(self, shared: Shared, state: Told, aggregate: Tensor, n: int, key: Key) -> Told:
+    def server_step(
+        self, shared: Shared, state: ServerHistory, aggregate: Tensor, n: int, key: Key
+    ) -> ServerHistory:
         """Remember the means; the model that they lead to is `model`."""
-        return Told(torch.cat([state.scalars, aggregate.to(state.scalars)]), state.rounds)
+        return ServerHistory(torch.cat([state.scalars, aggregate.to(state.scalars)]), state.rounds)
 
-    def model(self, shared: Shared, state: Told, key: Key) -> Tree:
+    def model(self, shared: Shared, state: ServerHistory, key: Key) -> Tree:
         return shared.layout.unflatten(self._rebuilt(shared, state.scalars))
 
-    def model_bits(self, shared: Shared, state: Told) -> int:
+    def model_bits(self, shared: Shared, state: ServerHistory) -> int:
         """Return those of all scalars, or of the weights where these are fewer."""
         return 32 * min(len(state.scalars), shared.layout.d)
 
 
-def known(seed: Tensor, key: Key) -> Tensor | int:
+def number_of(seed: Tensor, key: Key) -> Tensor | int:
     """Return a seed as an integer unless clients train in lock step, where it is a tensor."""
     return int(seed) if isinstance(key.seed, int) else seed
 
@@ -391,7 +394,7 @@ def pool(shared: Shared, k: int) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def seeds_of(shared: Shared, width: int, number: int) -> Tensor:
+def round_seeds(shared: Shared, width: int, number: int) -> Tensor:
     """Return the seeds ``(width,)`` of a round, int64; do not write to them."""
     return shared.key.fold("directions", number).bits(width, shared.device)
 
@@ -431,4 +434,4 @@ def _last_replay(shared: Shared, rate: float, width: int) -> dict[str, tuple[byt
 def _next_round(shared: Shared, rate: float, w: Tensor, number: int, scalars: bytes) -> Tensor:
     """Return the weights after a round, whose scalars are these bytes."""
     a = History(scalars).scalars().to(w.device)
-    return moved(w, a, seeds_of(shared, len(a), number), rate)
+    return moved(w, a, round_seeds(shared, len(a), number), rate)

@@ -84,7 +84,7 @@ def test_clients_that_drop_out_are_sent_to_and_counted_and_nothing_else(protocol
         assert {r.uplink_bits / len(r.clients) for r in record.rounds if r.uplink_bits} == each
         down = whole.result.downlink_bits_per_parameter
         assert record.result.downlink_bits_per_parameter == down
-    assert [(r.clients, r.malicious) for r in record.rounds] == list(
+    assert [(r.clients, r.malicious, r.dropped) for r in record.rounds] == list(
         cohorts.rounds(record.scenario)
     )
     assert parse_record(record.to_json().encode(), "it").rounds == record.rounds

@@ -226,7 +226,7 @@ def where(depth: int = 3) -> str:
 
 
 class Module:
-    """What torch asks of a backend: ``torch.second``."""
+    """Module ``torch.second``, with all that torch asks of a backend."""
 
     def is_initialized(self) -> bool:
         return True

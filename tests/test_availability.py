@@ -33,7 +33,7 @@ def play(**fields: Any) -> fedbench.Record:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """Of four devices: 0 is there in rounds 0 and 2, 1 from 1 on, 2 never, 3 always."""
+    """Trace of four devices: 0 is there in rounds 0 and 2, 1 from 1 on, 2 never, 3 always."""
     path = tmp_path / "Trace.csv"
     path.write_text("device,first,last\n0,0,0\n1,1,90\n0,2,2\n3,0,99\n")
     return path

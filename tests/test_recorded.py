@@ -107,7 +107,7 @@ def found(
     convolve: Convolve = torch.nn.functional.conv2d,
     augment: CropFlip | None = None,
 ) -> list[str]:
-    """What a step of its clients moves from one device to another, or makes of numbers."""
+    """Tensors that a step of its clients moves from one device to another, or makes of numbers."""
     watched, shared = Watched(), dataclasses.replace(META, network=network)
     engine = Padded(protocol, shared, SCHEDULE, augment=augment, play=watched)
     engine.__dict__["convolve"] = convolve

@@ -341,7 +341,7 @@ def test_span_ascent_sends_the_slopes_at_an_honest_length() -> None:
 
 
 def crafted(attack: Any, payload: Scalars, adversary: Any = None) -> Scalars:
-    """What the owners of rows 0 and 1 send, and remember in ``adversary``."""
+    """Messages of the owners of rows 0 and 1, who remember in ``adversary``."""
     context = example_context(payload, Mean())
     forged = threat_model.forge(attack, context, {} if adversary is None else adversary)
     packets = forged.among(payload)

@@ -33,7 +33,7 @@ def play(**fields: Any) -> fedbench.Record:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """Of four devices: 0 is there in rounds 0 and 2, 1 from 1 on, 2 never, 3 always."""
+    """Trace of four devices: 0 is there in rounds 0 and 2, 1 from 1 on, 2 never, 3 always."""
     path = tmp_path / "Trace.csv"
     path.write_text("device,first,last\n0,0,0\n1,1,90\n0,2,2\n3,0,99\n")
     return path
@@ -84,7 +84,7 @@ def test_clients_that_drop_out_are_sent_to_and_counted_and_nothing_else(protocol
         assert {r.uplink_bits / len(r.clients) for r in record.rounds if r.uplink_bits} == each
         down = whole.result.downlink_bits_per_parameter
         assert record.result.downlink_bits_per_parameter == down
-    assert [(r.clients, r.malicious) for r in record.rounds] == list(
+    assert [(r.clients, r.malicious, r.dropped) for r in record.rounds] == list(
         cohorts.rounds(record.scenario)
     )
     assert parse_record(record.to_json().encode(), "it").rounds == record.rounds

@@ -25,6 +25,7 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.experiment import tensor_store
 from fedbench.experiment.checkpoints import KEY, Keeper, fields, read_head
+from fedbench.experiment.memories import Memories
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import read
 from fedbench.experiment.state import RunState
@@ -355,6 +356,23 @@ def test_an_automatic_checkpoint_that_cannot_be_written_ends_nothing(tmp_path: P
     asked = dataclasses.replace(nowhere, automatic=False)
     with pytest.raises(ConfigError, match="must be a folder that can be written"):
         play(Scenario.of(**SMALL), device="cpu", executor="loop", checkpoint=asked)
+
+
+def test_memories_that_lie_in_a_file_are_read_into_no_automatic_checkpoint(tmp_path: Path) -> None:
+    setup = prepare(FULL, "cpu", "loop")
+    state = begin(setup)
+    state.memories = Memories(0)
+    rounds = [play_round(setup, state, 0)]
+    asked = at(tmp_path, rounds=1)
+    keeper = Keeper(dataclasses.replace(asked, automatic=True), setup, 0.0)
+    with pytest.warns(UserWarning, match="goes on without checkpoints: memories of clients lie in"):
+        keeper.after(state, rounds)
+    rounds.append(play_round(setup, state, 1))
+    keeper.after(state, rounds)  # it was said once
+    assert list(tmp_path.iterdir()) == []
+    Keeper(asked, setup, 0.0).after(state, rounds)
+    written = tensor_store.read(asked.path, torch.device("cpu"), ())["state"]["memories"]
+    assert list(written) == list(state.memories)
 
 
 def test_an_option_says_how_often() -> None:

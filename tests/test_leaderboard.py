@@ -101,7 +101,7 @@ def played(
             benign_uplink_bits=4 * up * D,
             downlink_bits=5 * 32 * D,
         )
-        for step, (ids, malicious) in enumerate(cohorts.rounds(scenario))
+        for step, (ids, malicious, _) in enumerate(cohorts.rounds(scenario))
     ]
     return identified(
         sample_record(
@@ -308,6 +308,11 @@ def idle(record: Record) -> list[dict[str, Any]]:
     return [asdict(r) | (nobody if attacked else {}) for r in record.rounds]
 
 
+def halved(record: Record) -> list[dict[str, Any]]:
+    """Its rounds, as if as many clients more had been sent to: half the bits for each."""
+    return [asdict(r) | {"dropped": 5} for r in record.rounds]
+
+
 def unseen(record: Record) -> list[dict[str, Any]]:
     """Its rounds, without the first look at the test data."""
     one, two = map(asdict, record.rounds)
@@ -377,6 +382,15 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "a run of another seed": (
         "cohort",
         lambda: [of(r, seed=2 - r.scenario.seed, data_seed=2 - r.scenario.seed) for r in runs()],
+    ),
+    "bits that were sent to clients who were not there": (
+        "cohort",
+        lambda: every(rounds=halved, result__downlink_bits_per_parameter=16),
+    ),
+    "a trace that only its author has": (
+        "record",
+        lambda: [of(r, availability="trace:file=/proc/self/environ") for r in runs()],
+        OPEN,
     ),
     "one id for two runs": ("id", lambda: every(id="0" * 16)),
     "no name of a file": ("name", lambda: [of(r, protocol="../signs:x=1") for r in runs()]),

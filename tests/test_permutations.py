@@ -1,5 +1,6 @@
 """Keyed permutations and draws without replacement: listed, and of more than fit in a list."""
 
+import math
 from collections import Counter
 from itertools import permutations
 
@@ -30,15 +31,20 @@ def test_a_listed_permutation_is_the_key_s_and_leads_back() -> None:
     assert isinstance(permutation(Key(3), LISTED + 1), Feistel)
 
 
-def test_a_computed_permutation_is_alike_everywhere() -> None:
-    # Of 1,000 keys: place 0 goes to each of 16 numbers 62.5 times, standard deviation 7.7; the
-    # numbers at places 0 and 1 are neighbours (+1 mod 16) in a fifteenth of them, 66.7 +- 7.9.
-    orders = [Feistel(Key(0).fold(i), 16)[[0, 1]].tolist() for i in range(1000)]
-    counts = Counter(first for first, _ in orders)
-    assert len(counts) == 16
-    assert all(abs(count - 62.5) < 5 * 7.7 for count in counts.values())
-    following = sum((first + 1) % 16 == second for first, second in orders)
-    assert abs(following - 66.7) < 5 * 7.9
+@pytest.mark.parametrize("count", [11, 16])  # where numbers are mapped again, and where none is
+def test_every_place_and_every_pair_of_places_goes_anywhere(count: int) -> None:
+    # Of 2,000 keys each number is at each place 2000 / count times, and each pair of numbers at
+    # each pair of places 2000 / (count (count - 1)) times; no count is 5.5 deviations from that.
+    orders = torch.stack([Feistel(Key(0).fold(i), count)[torch.arange(count)] for i in range(2000)])
+    there = torch.nn.functional.one_hot(orders, count).double()  # (key, place, number)
+    together = torch.einsum("kpa,kqb->pqab", there, there)
+    apart = ~torch.eye(count, dtype=torch.bool)
+    for counts, share in (
+        (there.sum(0), 1 / count),
+        (together[apart][:, apart], 1 / (count * (count - 1))),
+    ):
+        deviation = math.sqrt(2000 * share * (1 - share))
+        assert float((counts - 2000 * share).abs().max()) < 5.5 * deviation
 
 
 def test_few_of_very_many_are_drawn_without_a_list_and_of_few_as_ever() -> None:

@@ -10,6 +10,7 @@ import torch
 from crafting import crafted, round_of
 from torch import Tensor
 
+import fedbench
 from fedbench.adversary.threat_model import needs
 from fedbench.api import Attack, AttackView, Knowledge
 from fedbench.core import registry
@@ -131,6 +132,23 @@ def test_an_attack_that_asks_for_nobody_costs_nothing_and_is_shown_nobody() -> N
 def test_a_number_of_recruits_must_be_one(wanted: Any) -> None:
     with pytest.raises(PluginError, match="None or a number of clients"):
         played(wanted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undecided(Attack):
+    """Attack whose number of recruits cannot be had."""
+
+    @property
+    def recruits(self) -> int:
+        raise KeyError("recruits")
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        return view.own, memory
+
+
+def test_a_number_of_recruits_that_cannot_be_had_is_the_plug_in_s_fault() -> None:
+    with pytest.raises(PluginError, match=r"Undecided .*: recruits raised KeyError"):
+        prepare(fedbench.Scenario(attack=Undecided(), model="micro"), "cpu", "loop")
 
 
 def test_recruits_share_what_they_send_so_their_attack_must_collude() -> None:

@@ -220,9 +220,9 @@ def test_rounds_of_very_many_clients_have_the_law_of_those_of_few(sampling: str)
         kinds = {"sampling": "poisson"}
     scenario = many(per_round=50, rounds=400, malicious=0.25, **kinds)
     played = list(cohorts.rounds(scenario))
-    assert all(len(set(ids)) == len(ids) for ids, _ in played)
-    sizes = torch.tensor([len(ids) for ids, _ in played], dtype=torch.float64)
-    hostile = torch.tensor([count for _, count in played], dtype=torch.float64)
+    assert all(len(set(ids)) == len(ids) for ids, _, _ in played)
+    sizes = torch.tensor([len(ids) for ids, _, _ in played], dtype=torch.float64)
+    hostile = torch.tensor([count for _, count, _ in played], dtype=torch.float64)
     if sampling == "poisson":
         assert abs(float(sizes.mean()) - 50) < 5 * math.sqrt(50 / 400)
         assert float(sizes.var()) == pytest.approx(50, rel=0.35)
@@ -233,7 +233,7 @@ def test_rounds_of_very_many_clients_have_the_law_of_those_of_few(sampling: str)
     if sampling == "stratified":
         assert set(hostile.tolist()) == {12, 13}
         first = prepare(scenario, "cpu", "loop").population.malicious
-        places = torch.stack([first[ids].double() for ids, _ in played]).mean(0)
+        places = torch.stack([first[ids].double() for ids, _, _ in played]).mean(0)
         assert float(places.sub(0.25).abs().max()) < 5 * math.sqrt(0.1875 / 400)
     else:
         assert float(hostile.var()) > 6
@@ -261,7 +261,8 @@ def test_records_of_virtual_clients_are_equal_whoever_reads_what_first() -> None
     state = begin(setup)
     assert [play_round(setup, state, step) for step in range(2)] == first.rounds
     assert first.scenario.partition == "virtual:beta=0.3,samples=40,sizes=equal"
-    assert [(r.clients, r.malicious) for r in first.rounds] == list(cohorts.rounds(first.scenario))
+    drawn = list(cohorts.rounds(first.scenario))
+    assert [(r.clients, r.malicious, r.dropped) for r in first.rounds] == drawn
 
 
 def test_parts_on_demand_are_made_once_and_one_can_be_replaced() -> None:

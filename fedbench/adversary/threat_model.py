@@ -283,6 +283,16 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
     return ForgedMessages(packets, {"notes": notes | worked, "trace": trace, "queries": queries})
 
 
+def recruits(attack: Attack, step: int | None = None) -> int | None:
+    """Return `Attack.recruits`; `PluginError` if it is no number of clients, nor None for all."""
+    hook = Hook(attack, "recruits", step)
+    with hook:
+        asked = attack.recruits
+    counts = isinstance(asked, int) and asked >= 0
+    hook.must(asked is None or counts, "None or a number of clients", asked)
+    return asked
+
+
 def needs(attack: Attack) -> Knowledge:
     """Return the knowledge that the attack declares it needs.
 
@@ -298,7 +308,7 @@ def needs(attack: Attack) -> Knowledge:
             f"clients share what they learn, got {shown(declared.tier)}; return one of the two, or "
             "leave learn out"
         )
-    if attack.recruits != 0 and declared.tier == "own":
+    if recruits(attack) != 0 and declared.tier == "own":
         raise hook.wrong(
             "must return the tier colluders or all for an attack with recruits, whose messages all "
             f"of its clients see, got {shown(declared.tier)}; return one of the two, or leave "

@@ -61,8 +61,8 @@ class Feistel(Permutation):
     A pass maps halves ``(a, b)`` to ``(b, a xor F(b))``, which can be undone for every ``F``. Here
     ``F`` is a table of random numbers, so memory grows with the square root of ``count``: 128 KiB
     for ten million. A result of ``count`` or more is mapped again until it is less, at most four
-    times on average. Such permutations are not all possible ones, but nobody without the key tells
-    them apart.
+    times on average. Such permutations are not all possible ones, but the few places that a round
+    reads look as if they were.
 
     References:
         Luby and Rackoff, "How to Construct Pseudorandom Permutations from Pseudorandom Functions",

@@ -22,6 +22,7 @@ from fedbench.core.errors import ConfigError, FedbenchError, require
 from fedbench.executors.factory import NAMES, executor
 from fedbench.experiment import tensor_store
 from fedbench.experiment.measurements import Round
+from fedbench.experiment.memories import Memories
 from fedbench.experiment.record import Environment, Part
 from fedbench.experiment.record_builder import environment
 from fedbench.experiment.scenario import Scenario
@@ -51,7 +52,8 @@ class Checkpoint:
         minutes: Minutes from one checkpoint to the next, where ``rounds`` are left out. A run that
             takes less has none.
         automatic: Whether nobody asked for it: a run whose state cannot be written, or whose disk
-            is full, then goes on without.
+            is full, then goes on without, and one whose `Memories` lie in a file, since a
+            checkpoint has all of them in memory while it is written and read.
     """
 
     path: Path
@@ -174,6 +176,13 @@ class Keeper:
             due = len(rounds) % every == 0
         if not due and len(rounds) > 1:
             return
+        if (
+            self.checkpoint.automatic
+            and isinstance(state.memories, Memories)
+            and state.memories.shelves
+        ):
+            self._end("memories of clients lie in a file, and would all be read into memory")
+            return
         why = self._obstacle(fields(state) | {"rounds": rounds})
         if why is not None:
             self._off = self.checkpoint.automatic
@@ -196,9 +205,13 @@ class Keeper:
         except ConfigError as error:
             if not self.checkpoint.automatic:
                 raise
-            self._off = True
-            warnings.warn(f"the run goes on without checkpoints: {error}", stacklevel=2)
+            self._end(str(error))
         self._written = time.perf_counter()
+
+    def _end(self, why: str) -> None:
+        """Write no more checkpoints, and say so."""
+        self._off = True
+        warnings.warn(f"the run goes on without checkpoints: {why}", stacklevel=4)
 
     def _obstacle(self, parts: Mapping[str, Any]) -> str | None:
         """Return what cannot be written, and whose it is, or None."""

@@ -57,18 +57,18 @@ def _by_coins(key: Key, clients: int, rate: float) -> list[int]:
     return distinct(key.fold("clients"), clients, count).tolist()
 
 
-def rounds(scenario: Scenario) -> Iterator[tuple[list[int], int]]:
-    """Yield the clients of every round of a resolved run, and how many of them are malicious.
+def rounds(scenario: Scenario) -> Iterator[tuple[list[int], int, int]]:
+    """Yield who sends in every round of a resolved run, and how many are malicious or dropped out.
 
-    Both follow from the seed, so a record can be checked without playing it. Clients that drop out
-    are left out.
+    All follow from the seed (and a trace), so a record can be checked without playing it. The
+    malicious ones are counted among those that send.
     """
     secret = Secret.of(scenario.seed, PURPOSE)
     malicious = malicious_clients(scenario.clients, scenario.malicious, secret.key("malicious"))
     for step in range(scenario.rounds):
         asked = draw(scenario, malicious, secret, step)
         ids = [asked[place] for place in present(scenario, secret, step, asked)]
-        yield ids, int(malicious[ids].sum())
+        yield ids, int(malicious[ids].sum()), len(asked) - len(ids)
 
 
 def present(scenario: Scenario, secret: Secret, step: int, ids: Sequence[int]) -> list[int]:

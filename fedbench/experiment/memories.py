@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
-from typing import IO
+from io import FileIO
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ def bytes_of(memory: Memory) -> int:
     return sum(x.nbytes for x in memory.values())
 
 
-def _file() -> IO[bytes]:
+def _file() -> FileIO:
     return tempfile.TemporaryFile(prefix="fedbench-", buffering=0)
 
 
@@ -37,7 +37,7 @@ class Shelf:
     """
 
     form: Form
-    file: IO[bytes] = field(default_factory=_file)
+    file: FileIO = field(default_factory=_file)
     places: dict[int, int] = field(default_factory=dict)  # by client
     free: list[int] = field(default_factory=list)
 
@@ -65,7 +65,7 @@ class Shelf:
         for x in memory.values():
             view = _view(x)
             while len(view):
-                view = view[self.file.readinto(view) :]  # type: ignore[attr-defined]
+                view = view[self.file.readinto(view) :]
         return {name: memory[name].to(device) for name, _, _, device in self.form}
 
     def drop(self, i: int) -> None:

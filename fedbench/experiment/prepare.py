@@ -90,12 +90,25 @@ def prepare(
         sources=resolution.sources,
         canonical=canonical,
     )
+    require_few_recruits(setup)
     require_theorem(setup)
     return setup
 
 
+def require_few_recruits(setup: Setup) -> None:
+    """Raise `Incompatible` if an attack trains too many of very many clients in every round."""
+    scenario = setup.scenario
+    recruits = setup.recruiting(setup.plugins.attack)
+    if scenario.clients > LISTED and recruits > REHEARSING:
+        raise Incompatible(
+            f"attack {scenario.attack} trains {recruits} clients of its own in every round, and "
+            f"must train at most {REHEARSING} with more than {LISTED} clients; recruit fewer, or "
+            "lower --malicious"
+        )
+
+
 def require_kind(resolution: Resolution, data: Data) -> None:
-    """Raise `Incompatible` if something needs other samples than these, or more than there are."""
+    """Raise `Incompatible` if something needs other samples than these, images for instance."""
     scenario = resolution.scenario
     shape = ", ".join(map(str, data.image))
     got = f"got {data.kind} ({shape})"
@@ -105,13 +118,6 @@ def require_kind(resolution: Resolution, data: Data) -> None:
         kinds = " or ".join(attack.works_on)
         raise Incompatible(
             f"attack {name} must have samples that are {kinds}, {got}; use label-flip or alie"
-        )
-    recruits = scenario.owned if attack.recruits is None else min(attack.recruits, scenario.owned)
-    if scenario.clients > LISTED and recruits > REHEARSING:
-        raise Incompatible(
-            f"attack {scenario.attack} trains {recruits} clients of its own in every round, and "
-            f"must train at most {REHEARSING} with more than {LISTED} clients; recruit fewer, or "
-            "lower --malicious"
         )
     if scenario.augment != "none" and data.kind != "image":
         raise Incompatible(f"--augment {scenario.augment} must have images, {got}; use none")

@@ -158,18 +158,18 @@ class Setup:
             for row, i in enumerate(ids)
         ]
 
+    def recruiting(self, attack: Attack, step: int | None = None) -> int:
+        """Return how many of its own clients train for an attack: no more than it owns."""
+        asked = threat_model.recruits(attack, step)
+        owned = self.population.malicious.count
+        return owned if asked is None else min(asked, owned)
+
     def recruits(self, owned: OwnedRows, step: int) -> list[int]:
         """Draw the clients that the attack asked for (`Attack.recruits`), in the round or not."""
-        attack = self.attack(step)
-        hook = Hook(attack, "recruits", step)
-        with hook:
-            wanted = attack.recruits
-        counts = isinstance(wanted, int) and wanted >= 0
-        hook.must(wanted is None or counts, "None or a number of clients", wanted)
-        if wanted == 0 or not len(owned):
+        count = self.recruiting(self.attack(step), step)
+        if count == 0 or not len(owned):
             return []
         malicious = self.population.malicious
-        count = malicious.count if wanted is None else min(wanted, malicious.count)
         return malicious.ids(distinct(owned.secret.key("recruits"), malicious.count, count))
 
     def recruited(

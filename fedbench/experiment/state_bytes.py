@@ -23,10 +23,10 @@ import re
 import struct
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ CLASS = re.compile(r"[a-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*", re.ASCII)
 DEEPEST = 100  # values within values
 
 Piece = bytes | memoryview
+T = TypeVar("T")
 
 
 class NoBytesError(ValueError):
@@ -88,14 +89,14 @@ class Writer:
         elif kind is str:
             yield _text(b"s", value)
         elif kind is bytes:
-            yield b"b" + _length(len(value))
+            yield b"b" + length(len(value))
             yield value
         elif kind is list or kind is tuple:
-            yield (b"l" if kind is list else b"t") + _length(len(value))
+            yield (b"l" if kind is list else b"t") + length(len(value))
             for part in value:
                 yield from self.pieces(part, depth + 1)
         elif kind is dict or kind is Counter:
-            yield (b"d" if kind is dict else b"c") + _length(len(value))
+            yield (b"d" if kind is dict else b"c") + length(len(value))
             for key, part in value.items():
                 yield from self.pieces(key, depth + 1)
                 yield from self.pieces(part, depth + 1)
@@ -107,7 +108,7 @@ class Writer:
             yield _text(b"e", self._named(kind)) + _text(b"s", value.name)
         elif dataclasses.is_dataclass(value):
             fields = [field.name for field in dataclasses.fields(value)]
-            yield _text(b"o", self._named(kind)) + _length(len(fields))
+            yield _text(b"o", self._named(kind)) + length(len(fields))
             for name in fields:
                 yield _text(b"s", name)
                 yield from self.pieces(getattr(value, name), depth + 1)
@@ -129,13 +130,14 @@ class Writer:
         return name
 
 
-def _length(count: int) -> bytes:
+def length(count: int) -> bytes:
+    """Return the 8 bytes of a length, or of another number that is not negative."""
     return struct.pack("<Q", count)
 
 
 def _integer(value: int) -> bytes:
     size = value.bit_length() // 8 + 1  # with room for the sign
-    return b"i" + _length(size) + value.to_bytes(size, "little", signed=True)
+    return b"i" + length(size) + value.to_bytes(size, "little", signed=True)
 
 
 def _text(tag: bytes, text: str) -> bytes:
@@ -143,13 +145,13 @@ def _text(tag: bytes, text: str) -> bytes:
         data = text.encode()
     except UnicodeEncodeError as error:
         raise NoBytesError("a text must be of whole characters") from error
-    return tag + _length(len(data)) + data
+    return tag + length(len(data)) + data
 
 
 def shaped(tag: bytes, name: str, shape: Sequence[int]) -> bytes:
     """Return the bytes of a tag, the name of a type of numbers, and a shape."""
-    sides = b"".join(map(_length, shape))
-    return _text(tag, name) + _length(len(shape)) + sides
+    sides = b"".join(map(length, shape))
+    return _text(tag, name) + length(len(shape)) + sides
 
 
 def type_of_numbers(value: Tensor) -> str:
@@ -281,6 +283,13 @@ class Reader:
             return self.member()
         raise wrong(f"{tag!r} is no tag")
 
+    def known_type(self, known: Mapping[str, T]) -> T:
+        """Return the type of the next name, which must be one of these."""
+        name = self.text()
+        if name not in known:
+            raise wrong(f"{name!r} is no type of numbers")
+        return known[name]
+
     def integer(self) -> int:
         """Return an integer, written in as few bytes as it needs."""
         value = int.from_bytes(self.take(self.number()), "little", signed=True)
@@ -304,9 +313,7 @@ class Reader:
 
     def tensor(self) -> Tensor:
         """Return a tensor in memory of its own."""
-        dtype = DTYPES.get(name := self.text())
-        if dtype is None:
-            raise wrong(f"{name!r} is no type of numbers")
+        dtype = self.known_type(DTYPES)
         shape = self.shape()
         raw = bytearray(self.take(math.prod(shape) * dtype.itemsize))
         if not raw:
@@ -317,9 +324,7 @@ class Reader:
 
     def array(self, tag: bytes) -> Any:
         """Return an array in memory of its own, or a number of NumPy."""
-        dtype = ARRAYS.get(name := self.text())
-        if dtype is None:
-            raise wrong(f"{name!r} is no type of numbers")
+        dtype = self.known_type(ARRAYS)
         shape = self.shape() if tag == b"a" else ()
         raw = self.take(math.prod(shape) * dtype.itemsize)
         if dtype == np.bool_ and any(bytes(raw).translate(None, b"\0\1")):

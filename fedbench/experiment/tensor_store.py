@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedbench.core.devices import accelerated
@@ -25,6 +25,7 @@ from fedbench.experiment.state_bytes import (
     Piece,
     Reader,
     Writer,
+    length,
     shaped,
     type_of_numbers,
     wrong,
@@ -57,8 +58,7 @@ class Tensors(Writer):
             empty = torch.empty(0, dtype=torch.uint8, device=value.device)
             self.memories.append(empty.set_(storage))
         yield shaped(b"x", name, value.shape)
-        for integers in (value.stride(), (value.storage_offset(), number)):
-            yield b"".join(int(integer).to_bytes(8, "little") for integer in integers)
+        yield b"".join(length(int(x)) for x in (*value.stride(), value.storage_offset(), number))
 
 
 class TensorReader(Reader):
@@ -72,9 +72,7 @@ class TensorReader(Reader):
 
     def tensor(self) -> Tensor:
         """Return a tensor that lies in its memory as the one that was written."""
-        dtype = DTYPES.get(name := self.text())
-        if dtype is None:
-            raise wrong(f"{name!r} is no type of numbers")
+        dtype = self.known_type(DTYPES)
         shape = self.shape()
         strides = [self.number() for _ in shape]
         start = self.number()
@@ -145,8 +143,7 @@ def read(path: Path, device: torch.device, packages: Collection[str]) -> Any:
     `ConfigError` if the file is not as it was written.
     """
     about = read_about(path)
-    with safe_open(path, "pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    tensors = load_file(path)
     alike = all(x.dtype == torch.uint8 and x.ndim == 1 for n, x in tensors.items() if n != TABLE)
     if not tensors.keys() >= {TREE, TABLE, PACKED} or not alike:
         raise wrong("the tensors of the file have other names or types")
@@ -161,7 +158,7 @@ def read(path: Path, device: torch.device, packages: Collection[str]) -> Any:
     if _digest(tensors) != about.get("sha256"):
         raise wrong("the file is damaged")
     memories = list(_memories(tensors, table.tolist(), device))
-    return TensorReader(memoryview(tensors[TREE].numpy()), memories, packages).whole()
+    return TensorReader(tensors[TREE].numpy().data, memories, packages).whole()
 
 
 def _memories(

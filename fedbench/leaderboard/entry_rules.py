@@ -16,7 +16,8 @@ from fedbench.core import registry
 from fedbench.core.blame import ask
 from fedbench.core.errors import ConfigError, FedbenchError, UnknownPluginError
 from fedbench.core.registry import split
-from fedbench.experiment import cohorts
+from fedbench.experiment import availability, cohorts
+from fedbench.experiment.availability import Trace
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.evaluation import is_evaluated
 from fedbench.experiment.measurements import from_rounds
@@ -56,6 +57,8 @@ def record(case: Case) -> Iterator[str]:
         for text in _written(run):
             if not text.isprintable():
                 yield f"{run.file_name}: every text must be one printable line, got {text!r}"
+        if isinstance(availability.parse(run.scenario.availability), Trace):
+            yield f"{run.file_name}: must need no file of its author's, got --availability trace"
         if not all(0 <= count <= MOST for count in _counted(run)):
             yield f"{run.file_name}: whatever is counted must be in [0, 2**62]"
         elif not 1 <= len(run.rounds) == run.scenario.rounds or run.parameters < 1:
@@ -78,7 +81,7 @@ def _written(run: Record) -> Iterator[str]:
 def _counted(run: Record) -> Iterator[int]:
     yield run.parameters
     for r in run.rounds:
-        yield from (r.step, r.malicious, len(r.clients) - r.malicious)
+        yield from (r.step, r.malicious, len(r.clients) - r.malicious, r.dropped)
         yield from (r.uplink_bits or 0, r.benign_uplink_bits or 0, r.downlink_bits)
 
 
@@ -113,14 +116,15 @@ def identity(case: Case) -> Iterator[str]:
 
 
 def cohort(case: Case) -> Iterator[str]:
-    """Require the clients and the malicious ones of every round that follow from the seed."""
+    """Require the clients of every round that follow from the seed, malicious or dropped out."""
     for run in case.records:
-        for r, (ids, malicious) in zip(run.rounds, cohorts.rounds(run.scenario), strict=False):
-            if (r.clients, r.malicious) != (ids, malicious):
+        for r, drawn in zip(run.rounds, cohorts.rounds(run.scenario), strict=False):
+            if (r.clients, r.malicious, r.dropped) != drawn:
+                _, malicious, dropped = drawn
                 yield (
                     f"{run.file_name}: round {r.step} must have the clients that seed "
-                    f"{run.scenario.seed} draws, {malicious} of them malicious; was it played with "
-                    "another seed, or by code with other draws?"
+                    f"{run.scenario.seed} draws, {malicious} of them malicious and {dropped} more "
+                    "dropped out; was it played with another seed, or by code with other draws?"
                 )
                 break
 

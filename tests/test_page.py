@@ -22,7 +22,6 @@ from fedbench.core.errors import ConfigError
 from fedbench.experiment.scenario import Scenario
 from fedbench.figures.heatmap import luminance
 from fedbench.leaderboard.board import archive, place
-from fedbench.leaderboard.comparison import comparisons
 from fedbench.leaderboard.entry import (
     AttackedCell,
     Entry,
@@ -34,6 +33,7 @@ from fedbench.leaderboard.entry import (
     Replay,
     Score,
 )
+from fedbench.leaderboard.leads import leads
 from fedbench.leaderboard.rank import VIEWS, apart, ranking
 from fedbench.leaderboard.site import words
 from fedbench.leaderboard.site.drawings import curves, cut, scatter
@@ -538,16 +538,16 @@ def test_an_entry_is_compared_with_those_that_share_its_seeds() -> None:
     ours = played([0.9, 0.8, 0.7, 0.6], [0, 1, 2, 3])
     below = played([0.5, 0.65, 0.75], [2, 3, 4])  # two seeds in common
     theirs = played([0.55, 0.6, 0.8], [2, 1, 0])  # in another order: lost are 0.1, 0.2, 0.15
-    (found,) = comparisons(ours, [ours, below, theirs])
+    (found,) = leads(ours, [ours, below, theirs])
     assert found.other is theirs
-    assert found.lead.values == pytest.approx([0.1, 0.2, 0.15])
-    assert found.lead.mean == pytest.approx(0.15)
+    assert found.worst.values == pytest.approx([0.1, 0.2, 0.15])
+    assert found.worst.mean == pytest.approx(0.15)
     assert found.verdict == "better"
-    (back,) = comparisons(theirs, [ours])
-    assert back.lead.mean == pytest.approx(-0.15)
+    (back,) = leads(theirs, [ours])
+    assert back.worst.mean == pytest.approx(-0.15)
     assert back.verdict == "worse"
     even = played([0.8, 0.9, 0.7], [0, 1, 2])
-    assert comparisons(even, [ours])[0].verdict == "open"
+    assert leads(even, [ours])[0].verdict == "open"
 
 
 def test_the_front_is_drawn_in_steps() -> None:

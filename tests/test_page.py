@@ -248,6 +248,12 @@ def test_the_tables_are_there_as_csv_and_json_and_the_page_links_to_them(site: P
     first = next(row for row in rows if row["name"] == "fedavg mean")
     assert (first["worst"], first["clean"], first["attack"]) == (0.11, 0.93, "dyn-opt")
     assert first["epsilon"] is None
+    heads = [text for tag, text in index.texts if tag == "h2"]
+    promised = {row["promise"] for row in rows if row["epsilon"] is not None}
+    assert len(promised) == 2
+    for one in promised:
+        assert any(f"private ({one})" in head for head in heads), heads
+    assert {row["promise"] for row in rows if row["epsilon"] is None} == {""}
     assert {"leaderboard.csv", "leaderboard.json"} <= {a["href"] for a in index.all("a")}
 
 

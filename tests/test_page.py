@@ -496,6 +496,20 @@ def test_a_system_without_a_mechanism_promises_nothing_and_one_without_a_price_s
     assert words.knows("installed-nowhere") == "not installed where this page was made"
 
 
+def test_the_threat_model_says_the_law_of_a_round_and_the_tier_of_the_adversary() -> None:
+    whole = words.threat(entry(0))
+    assert "A round draws exactly 10 of them, all sets alike." in whole
+    fields = {"cohorts": "stratified", "knowledge": "colluders+state"}
+    scenario = entry(0).scenario.model_copy(update=fields)
+    tier = words.threat(entry(0).model_copy(update={"scenario": scenario}))
+    assert tier[1].startswith("A round draws exactly 10 of them, with the malicious clients' share")
+    assert set(tier) - set(whole) >= {
+        "What an attack is shown at most: the malicious clients read each other's messages; "
+        "reads a snapshot of the server's state."
+    }
+    assert len(tier) == len(whole) + 1
+
+
 def drawing(*entries: Entry, counted: str = "total") -> Page:
     """The drawing of a race at equal rounds, on a desk."""
     view = RankedView(ranking(list(entries), "equal-rounds"))

@@ -188,10 +188,10 @@ def threat(entry: Entry) -> list[str]:
         "poisson": f"each by a coin of its own, {scenario.per_round} of them on average",
     }
     law = scenario.cohorts if scenario.sampling == "fixed" else scenario.sampling
-    cap = scenario.knowledge
-    most = (
-        [] if cap is None else [f"What an attack is shown at most: {_said(Knowledge.parse(cap))}."]
-    )
+    most = []
+    if scenario.knowledge is not None:
+        shown = _said(Knowledge.parse(scenario.knowledge))
+        most.append(f"What an attack is shown at most: {shown}.")
     checks = {
         "none": "The server accepts every message that decodes.",
         "finite": "The server rejects messages that do not decode, or that hold NaN or infinity.",

@@ -1094,7 +1094,8 @@ def test_so_many_systems_that_nothing_is_sure_are_said_to_be() -> None:
 
 
 def test_private_systems_are_ranked_apart() -> None:
-    good, private = ranked(0.9), promising(2.0, 0.5)
+    good = ranked(0.9)
+    private = promising(2.0, 0.5)
     assert [[e.id for e in group] for group in apart([private, good])] == [[good.id], [private.id]]
     assert str(ranking([private]).promise) == "per client, replace-one, messages seen, δ = 1e-05"
     assert ranking([private]).standings[0].rank == 1

@@ -60,6 +60,8 @@ TYPED: list[tuple[str, str]] = [
     ("sweep /dev/zero", "must have at most 1 MiB"),
     ("sweep {good} --device cuda", "--device cuda needs a CUDA device, got none"),
     ("sweep {good} --executor recorded", "--executor recorded must have --device cuda"),
+    ("reproduce fedpm-figure3-bits --engine rai", "--engine must be local or ray, got 'rai'"),
+    ("reproduce fedpm-figure3-bits --address auto", "--address must be left out without --engine"),
     ("attack --defense trimmed-mean:g=1", "has no parameter 'g'; parameters: f"),
     ("attack -p fedavg -a rank-reversal:x=1", "rank-reversal has no parameter 'x'"),
     ("attack --seeds '\xb2'", "--seeds must be distinct integers"),

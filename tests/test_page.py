@@ -538,7 +538,8 @@ def test_a_point_lies_where_its_logarithm_and_its_accuracy_say() -> None:
 
 
 def test_a_drawing_counts_the_bits_up_alone_where_it_says_so() -> None:
-    one, two = system(1, 0.25), system(32, 0.95)
+    one = system(1, 0.25)
+    two = system(32, 0.95)
     down = two.score.model_copy(update={"downlink_bits": 992.0})
     both = (one, two.model_copy(update={"score": down}))
     names = {"class": "sign"}

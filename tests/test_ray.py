@@ -1,6 +1,7 @@
 """Sweeps on a Ray cluster of two nodes: what a lost worker, a lost node or a lost driver cost."""
 
 import importlib.util
+import json
 import os
 import secrets
 import shutil
@@ -222,6 +223,21 @@ def test_a_sweep_that_loses_workers_ends_like_an_undisturbed_one(
     assert output.count(": accuracy") == 100  # none twice
     assert "raylet" not in output  # Ray tells dozens of lines of a lost worker
     assert failures(tmp_path) == []
+
+
+@pytest.mark.cluster
+def test_an_exhibit_of_a_paper_is_played_by_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    played = {}
+    for where, how in (("ray", ["--engine", "ray", "--address", cluster.address]), ("here", [])):
+        kept = tmp_path / where
+        words = ["reproduce", "fedpm-figure3-bits", "--seeds", "0", "--out", str(kept / "store")]
+        command = [sys.executable, "-m", "fedbench", *words, "--keep", str(kept), *how]
+        done = cluster.finished(command, tmp_path)
+        assert done.returncode == 0, done.stderr
+        outcome = json.loads((kept / "fedpm-figure3-bits.mini.json").read_text())
+        played[where] = [cell["values"] for cell in outcome["cell"]]
+    assert len(played["ray"]) == 2
+    assert played["ray"] == played["here"]
 
 
 @pytest.mark.cluster

@@ -12,7 +12,7 @@ from fedbench.cli import options as opt
 from fedbench.cli.comparison import comparison_table, explanations
 from fedbench.cli.terminal import watcher
 from fedbench.core.canonical import enter
-from fedbench.core.errors import ConfigError
+from fedbench.core.errors import ConfigError, require
 from fedbench.tables.numbers import counted
 from fedbench.tables.table import Column, Line, Table
 from fedbench.tables.terminal import grid
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedbench.reproduce.exhibits import Claim, Exhibit, Paper
     from fedbench.reproduce.outcomes import Outcome
     from fedbench.results.store import Failure
+    from fedbench.sweeps.engine import Engine
     from fedbench.sweeps.local import Options
 
 
@@ -35,6 +36,7 @@ def reproduce(
     keep: Path | None = None,
     seeds: str | None = None,
     dry_run: bool = False,
+    engine: str = "local",
     device: opt.Device = "auto",
     executor: opt.Executor = "auto",
     chunk: opt.Chunk = 32,
@@ -42,6 +44,8 @@ def reproduce(
     threads: opt.Threads = 1,
     run_timeout: opt.RunTimeout = 21600.0,
     canonical: opt.Canonical = False,
+    address: str | None = None,
+    gpus_per_run: float = 0.0,
 ) -> None:
     """Play a table or figure of a paper and print ours beside the paper's number for every cell.
 
@@ -62,6 +66,13 @@ def reproduce(
             none is written.
         seeds: Seeds, comma-separated; by default those of the scale.
         dry_run: Say what would be played, and its size beside the paper's.
+
+    Running:
+        engine: What plays the runs: local or ray.
+
+    Ray:
+        address: Address of the cluster: auto, HOST:PORT or ray://…; by default one of its own.
+        gpus_per_run: GPUs of a run; a fraction lets runs share one.
     """
     if canonical:
         enter()
@@ -69,6 +80,8 @@ def reproduce(
     from fedbench.reproduce.exhibits import exhibit as named
 
     opt.chosen("--scale", scale, SCALES)
+    opt.chosen("--engine", engine, ("local", "ray"))
+    require("--gpus-per-run", gpus_per_run, gpus_per_run >= 0, ">= 0")
     console = Console(highlight=False)
     if into is not None and (summary or exhibit is not None):
         raise ConfigError("--into is of all exhibits, got EXHIBIT or --summary; leave one out")
@@ -95,8 +108,11 @@ def reproduce(
     announce(console, asked, scale, chosen)
     if dry_run:
         return
+    from fedbench.cli.sweep import make_engine
+    from fedbench.results.store import Store
     from fedbench.sweeps.local import Options
 
+    folder = out or Path("results") / "reproduce"
     options = Options(
         device=device,
         executor=executor,
@@ -105,9 +121,13 @@ def reproduce(
         threads=threads,
         run_timeout=run_timeout,
         canonical=canonical,
+        checkpoints=Store(folder).checkpoints,
     )
-    folder = out or Path("results") / "reproduce"
-    outcome, failed = play(console, asked, scale, chosen, options, folder)
+
+    def players(runs: int) -> Engine:
+        return make_engine(engine, options, runs, address, gpus_per_run)
+
+    outcome, failed = play(console, asked, scale, chosen, options, folder, players)
     print_comparison(console, asked, outcome, scale)
     if failed:
         run, failure = next(iter(failed.items()))
@@ -123,8 +143,12 @@ def play(
     seeds: Sequence[int] | None,
     options: Options,
     folder: Path,
+    players: Callable[[int], Engine] | None = None,
 ) -> tuple[Outcome | None, dict[Run, Failure]]:
-    """Play the runs that the folder lacks; return what was measured, and the runs that failed."""
+    """Play the runs that the folder lacks; return what was measured, and the runs that failed.
+
+    ``players`` makes the engine for so many runs; by default they are played on this machine.
+    """
     import datetime
 
     from fedbench.experiment.cells import Cell
@@ -137,8 +161,11 @@ def play(
     claims = exhibit.trained(scale)
     cells = {s: Cell(s) for claim in claims for s in exhibit.scenarios(claim, scale)}
     unique = {cell.resolved: cell for cell in cells.values()}
+    engine = players(len(unique) * len(chosen)) if players else None
     with watcher(console, list(unique.values()), chosen, table=False) as watch:
-        records, failed = play_each(list(unique.values()), chosen, options, watch, folder)
+        records, failed = play_each(
+            list(unique.values()), chosen, options, watch, folder, engine=engine
+        )
     by_scenario = {
         scenario: records.get(unique[cell.resolved], []) for scenario, cell in cells.items()
     }

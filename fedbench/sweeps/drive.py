@@ -182,8 +182,11 @@ def play_each(
     watcher: Watcher,
     out: Path | None = None,
     strict: bool = False,
+    engine: Engine | None = None,
 ) -> tuple[dict[Cell, list[Record]], dict[Run, Failure]]:
-    """Play every cell with every seed, on this machine; return the records and the failures.
+    """Play every cell with every seed; return the records and the failures.
+
+    They are played by ``engine``, or by processes on this machine.
 
     Runs with a record in ``out`` are not played again, but failed ones are. Ctrl-C ends the workers
     and returns what is finished. With ``strict`` the first run that fails stops the others and
@@ -192,11 +195,11 @@ def play_each(
     runs = [Run(cell, seed) for cell in cells for seed in seeds]
     if out is not None:
         options = replace(options, checkpoints=Store(out).checkpoints)
-    workers = options.processes(len(runs))
+    chosen = engine or LocalEngine(options, options.processes(len(runs)))
     with TemporaryDirectory() as nowhere:
-        with LocalEngine(options, workers) as engine, Store(out or Path(nowhere)) as store:
+        with chosen as players, Store(out or Path(nowhere)) as store:
             sweep = Sweep(
-                engine=engine,
+                engine=players,
                 store=store,
                 watcher=watcher,
                 chunk=options.chunk,

@@ -1378,6 +1378,10 @@ def test_check_exits_with_1_and_says_where_and_why(board: Path, leaderboard: Com
         (["submit", "x", *WHO, "--division", "half"], "--division must be closed or open"),
         (["reproduce", "{board}", "--by", "CI"], "must be one entry of a board, got 0"),
         (["freeze", "A b", "--source", "x", "--board", "{board}"], "season name: string should"),
+        (
+            ["freeze", "a", "--source", "drand quicknet round 1000", "--board", "{board}"],
+            "--source must be still to come, not of 2023-08-23 15:59 UTC",
+        ),
         (["draw", "none", "--value", "0", "--board", "{board}"], "must be that of a season"),
         (["plan-ranking", "{board}"], "must be one entry of a board, got 0"),
     ],

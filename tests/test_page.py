@@ -22,7 +22,6 @@ from fedbench.core.errors import ConfigError
 from fedbench.experiment.scenario import Scenario
 from fedbench.figures.heatmap import luminance
 from fedbench.leaderboard.board import archive, place
-from fedbench.leaderboard.comparison import comparisons
 from fedbench.leaderboard.entry import (
     AttackedCell,
     Entry,
@@ -34,6 +33,7 @@ from fedbench.leaderboard.entry import (
     Replay,
     Score,
 )
+from fedbench.leaderboard.leads import leads
 from fedbench.leaderboard.rank import VIEWS, apart, ranking
 from fedbench.leaderboard.site import words
 from fedbench.leaderboard.site.drawings import curves, cut, scatter
@@ -248,6 +248,12 @@ def test_the_tables_are_there_as_csv_and_json_and_the_page_links_to_them(site: P
     first = next(row for row in rows if row["name"] == "fedavg mean")
     assert (first["worst"], first["clean"], first["attack"]) == (0.11, 0.93, "dyn-opt")
     assert first["epsilon"] is None
+    heads = [text for tag, text in index.texts if tag == "h2"]
+    promised = {row["promise"] for row in rows if row["epsilon"] is not None}
+    assert len(promised) == 2
+    for one in promised:
+        assert any(f"private ({one})" in head for head in heads), heads
+    assert {row["promise"] for row in rows if row["epsilon"] is None} == {""}
     assert {"leaderboard.csv", "leaderboard.json"} <= {a["href"] for a in index.all("a")}
 
 
@@ -490,6 +496,20 @@ def test_a_system_without_a_mechanism_promises_nothing_and_one_without_a_price_s
     assert words.knows("installed-nowhere") == "not installed where this page was made"
 
 
+def test_the_threat_model_says_the_law_of_a_round_and_the_tier_of_the_adversary() -> None:
+    whole = words.threat(entry(0))
+    assert "A round draws exactly 10 of them, all sets alike." in whole
+    fields = {"cohorts": "stratified", "knowledge": "colluders+state"}
+    scenario = entry(0).scenario.model_copy(update=fields)
+    tier = words.threat(entry(0).model_copy(update={"scenario": scenario}))
+    assert tier[1].startswith("A round draws exactly 10 of them, with the malicious clients' share")
+    assert set(tier) - set(whole) >= {
+        "What an attack is shown at most: the malicious clients read each other's messages; "
+        "reads a snapshot of the server's state."
+    }
+    assert len(tier) == len(whole) + 1
+
+
 def drawing(*entries: Entry, counted: str = "total") -> Page:
     """The drawing of a race at equal rounds, on a desk."""
     view = RankedView(ranking(list(entries), "equal-rounds"))
@@ -539,16 +559,16 @@ def test_an_entry_is_compared_with_those_that_share_its_seeds() -> None:
     ours = played([0.9, 0.8, 0.7, 0.6], [0, 1, 2, 3])
     below = played([0.5, 0.65, 0.75], [2, 3, 4])  # two seeds in common
     theirs = played([0.55, 0.6, 0.8], [2, 1, 0])  # in another order: lost are 0.1, 0.2, 0.15
-    (found,) = comparisons(ours, [ours, below, theirs])
+    (found,) = leads(ours, [ours, below, theirs])
     assert found.other is theirs
-    assert found.lead.values == pytest.approx([0.1, 0.2, 0.15])
-    assert found.lead.mean == pytest.approx(0.15)
+    assert found.worst.values == pytest.approx([0.1, 0.2, 0.15])
+    assert found.worst.mean == pytest.approx(0.15)
     assert found.verdict == "better"
-    (back,) = comparisons(theirs, [ours])
-    assert back.lead.mean == pytest.approx(-0.15)
+    (back,) = leads(theirs, [ours])
+    assert back.worst.mean == pytest.approx(-0.15)
     assert back.verdict == "worse"
     even = played([0.8, 0.9, 0.7], [0, 1, 2])
-    assert comparisons(even, [ours])[0].verdict == "open"
+    assert leads(even, [ours])[0].verdict == "open"
 
 
 def test_the_front_is_drawn_in_steps() -> None:

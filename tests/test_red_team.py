@@ -177,6 +177,11 @@ FORGED = {
     "no point": SIGNATURE[:-1] + "8",
     "infinity": "c0" + 47 * "00",
     "another point": "9" + SIGNATURE[1:],  # the negative one
+    # plus (0, 2), which is of order 3: no pairing sees it, and 2**125 points are like it
+    "outside the group": (
+        "abbaa2cd356c8b543308abe2c07d92facb092294f841b0c2"
+        "95786b635167aba148d4e2e86fedf3cf2c04c43b68a5aaee"
+    ),
 }
 
 
@@ -192,8 +197,10 @@ def test_a_signature_of_another_round_or_chain_is_refused(board: Path) -> None:
     freeze(board, "2026", "drand quicknet round 1001", [])
     with pytest.raises(ConfigError, match="must be that of drand quicknet round 1001"):
         draw(board, "2026", RANDOMNESS, SIGNATURE)
-    with pytest.raises(ConfigError, match="must read drand quicknet round"):
-        freeze(board, "2027", "drand default round 7", [])
+    far = f"drand quicknet round {10**10}"  # whose time has no date
+    for source in ("drand default round 7", "drand: quicknet round 7", "Beacon: DRAND 7", far):
+        with pytest.raises(ConfigError, match="must read drand quicknet round"):
+            freeze(board, "2027", source, [])
 
 
 def test_a_ranking_stage_is_planned_from_the_seeds_that_were_drawn(board: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from fedbench.cli import options as opt
 from fedbench.cli.terminal import warn
-from fedbench.core.errors import one_line
+from fedbench.core.errors import one_line, require
 from fedbench.tables.numbers import counted
 
 if TYPE_CHECKING:
@@ -36,10 +37,14 @@ def freeze(name: str, source: str, board: BoardOption = BOARD) -> None:
     from fedbench.leaderboard.board import races
     from fedbench.leaderboard.seasons import freeze
 
+    number = round_of(source)
+    when = f"{source} is known"
+    if number is not None:
+        at = published(number)
+        when = f"{at:%Y-%m-%d %H:%M} UTC"
+        require("--source", source, at > datetime.now(UTC), f"still to come, not of {when}")
     entries = [entry.id for group in races(board).values() for entry in group]
     season = freeze(board, name, source, entries)
-    number = round_of(source)
-    when = f"{source} is known" if number is None else f"{published(number):%Y-%m-%d %H:%M} UTC"
     print(
         f"season {name}: {counted(len(season.frozen), 'entry')} frozen; commit it before "
         f"{when}, then say fedbench leaderboard draw {name} --value"

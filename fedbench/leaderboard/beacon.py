@@ -11,8 +11,8 @@ from functools import cache
 
 from fedbench.core.errors import ConfigError
 
-DRAND = "drand"  # first word of a source whose values are verified
-SOURCE = re.compile(r"drand quicknet round ([1-9][0-9]{0,15})")
+DRAND = "drand"  # word of a source whose values are verified
+SOURCE = re.compile(r"drand quicknet round ([1-9][0-9]{0,9})")  # the longest is of the year 2974
 GENESIS = 1692803367  # seconds since 1970 of round 1
 PERIOD = 3  # seconds from one round to the next
 PUBLIC_KEY = (
@@ -23,14 +23,14 @@ DOMAIN = b"BLS_SIG_BLS12381G1_XMD:SHA-256_SSWU_RO_NUL_"
 
 
 def round_of(source: str) -> int | None:
-    """Return the round that a source names; None of another source than drand.
+    """Return the round that a source names; None for one that does not speak of drand.
 
     `ConfigError` for one of drand that names no round of quicknet.
 
     >>> round_of("drand quicknet round 1000")
     1000
     """
-    if source.split()[0].lower() != DRAND:
+    if DRAND not in source.lower():
         return None
     named = SOURCE.fullmatch(source)
     if named is None:

@@ -41,7 +41,7 @@ class Standing:
     pareto: bool
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Promise:
     """Meaning of an epsilon: two of them compare only if they promise the same."""
 
@@ -113,9 +113,7 @@ def ranking(
     rivals = {
         i: own for i, own in enumerate(scores) if own is not None and _is_ranked(entries[i], limits)
     }
-    values = {}
-    for i, own in rivals.items():
-        values[i] = dict(zip(entries[i].scored_seeds, own.worst.values, strict=True))
+    values = {i: by_seed(entries[i], own) for i, own in rivals.items()}
     met = {i for pair in differences(values) for i in pair}
     if len(rivals) > 1:  # without common seeds there is nothing to compare
         rivals = {i: own for i, own in rivals.items() if i in met}
@@ -145,6 +143,11 @@ def _is_ranked(entry: Entry, limits: Limits) -> bool:
     epsilon = entry.score.epsilon
     small = epsilon is None or epsilon <= limits.epsilon
     return limits.ranked and whole and small and entry.status in TRUSTED
+
+
+def by_seed(entry: Entry, own: Score) -> dict[int, float]:
+    """Return the accuracy of an entry in its worst case, by seed."""
+    return dict(zip(entry.scored_seeds, own.worst.values, strict=True))
 
 
 def differences(

@@ -31,7 +31,7 @@ class Season(BaseModel):
     Args:
         name: Name of its file.
         source: Where the value comes from, said before it is known: a round of a public beacon. If
-            it begins with ``drand``, it must name a round of the chain quicknet, whose signature is
+            it speaks of ``drand``, it must name a round of the chain quicknet, whose signature is
             verified; the value is then the SHA-256 of the signature.
         frozen: Ids of the entries whose systems were fixed before the value was known.
         value: The public value, 32 bytes; empty until it is published.

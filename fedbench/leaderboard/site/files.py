@@ -14,7 +14,8 @@ NAMES = ("leaderboard.csv", "leaderboard.json")
 def data_files(races: Sequence[RaceSection]) -> dict[str, str]:
     """Return the files by name, with a line or an object for each entry in each view; or none.
 
-    Accuracies are in [0, 1], bits per parameter. A rank is that among the entries of its race.
+    Accuracies are in [0, 1], bits per parameter. A rank is that among the entries of its table: of
+    one season and one ``promise``, which is empty without a finite epsilon.
     """
     rows = [_row(race, view, row) for race in races for view in race.views for row in view.rows]
     if not rows:
@@ -28,6 +29,7 @@ def _row(race: RaceSection, view: RankedView, row: BoardRow) -> dict[str, Any]:
     scored = row.score
     return {
         **{"division": race.division, "track": race.track, "season": race.season},
+        **{"promise": "" if race.promise is None else str(race.promise)},
         **{"private": race.private, "view": view.ranking.view},
         **{"rank": row.standing.rank, "best": row.standing.best, "pareto": row.standing.pareto},
         **{"id": entry.id, "name": entry.name, "authors": entry.authors, "link": entry.link},

@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 from fedbench.core.files import write_atomically
 from fedbench.leaderboard.board import STEM, archive, held_out, place, races, ranking, replay
-from fedbench.leaderboard.comparison import comparisons
 from fedbench.leaderboard.entry import Entry
 from fedbench.leaderboard.held_out import HeldOutResult, gaps
+from fedbench.leaderboard.leads import leads
 from fedbench.leaderboard.rules import Rules, newest
 from fedbench.leaderboard.site import words
 from fedbench.leaderboard.site.drawings import curves, scatter
@@ -138,7 +138,7 @@ def pages(
                 newest=newest.version,
                 files=files,
                 held_out=met.get(row.entry.id, []),
-                compared=comparisons(row.entry, race.entries),
+                leads=leads(row.entry, race.entries),
             )
     entries = [entry for race in races for entry in race.entries]
     choices = {

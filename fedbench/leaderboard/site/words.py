@@ -6,6 +6,7 @@ import unicodedata
 from functools import cache
 from typing import Any
 
+from fedbench.api import Knowledge
 from fedbench.core import registry
 from fedbench.core.errors import FedbenchError
 from fedbench.experiment.scenario import Scenario
@@ -154,10 +155,14 @@ def knows(text: str) -> str:
         return "not installed where this page was made"
     if is_clean(text):
         return "nobody attacks: the same clients keep to the protocol"
-    shown = [_KNOWN.get(needs.tier, needs.tier)]
-    shown += ["may query a snapshot of the server's rule"] if needs.defense else []
-    shown += ["reads a snapshot of the server's state"] if needs.state else []
-    return "; ".join(shown)
+    return _said(needs)
+
+
+def _said(shown: Knowledge) -> str:
+    said = [_KNOWN.get(shown.tier, shown.tier)]
+    said += ["may query a snapshot of the server's rule"] if shown.defense else []
+    said += ["reads a snapshot of the server's state"] if shown.state else []
+    return "; ".join(said)
 
 
 def task(scenario: Scenario) -> str:
@@ -177,9 +182,16 @@ def threat(entry: Entry) -> list[str]:
     owned = round(scenario.malicious * scenario.clients)
     declared = scenario.malicious if scenario.declared is None else scenario.declared
     drawn = {
-        "fixed": f"exactly {scenario.per_round} of them, all sets alike",
+        "random": f"exactly {scenario.per_round} of them, all sets alike",
+        "stratified": f"exactly {scenario.per_round} of them, with the malicious clients' share of "
+        "all clients, rounded down or up by a coin",
         "poisson": f"each by a coin of its own, {scenario.per_round} of them on average",
     }
+    law = scenario.cohorts if scenario.sampling == "fixed" else scenario.sampling
+    most = []
+    if scenario.knowledge is not None:
+        shown = _said(Knowledge.parse(scenario.knowledge))
+        most.append(f"What an attack is shown at most: {shown}.")
     checks = {
         "none": "The server accepts every message that decodes.",
         "finite": "The server rejects messages that do not decode, or that hold NaN or infinity.",
@@ -187,9 +199,10 @@ def threat(entry: Entry) -> list[str]:
     }
     return [
         task(brief(scenario)),
-        f"A round draws {drawn[scenario.sampling]}.",
+        f"A round draws {drawn[law]}.",
         f"The adversary owns {counted(owned, 'client')}, the same ones for the whole run. No round "
         "is drawn again because many of them are in it.",
+        *most,
         f"The server is prepared for a share of {100 * declared:g} %. It never learns who is "
         "malicious, nor how many.",
         checks[scenario.server_checks],

@@ -1,0 +1,39 @@
+"""Leads of an entry over others: paired differences of their worst cases."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedbench.leaderboard.build import over
+from fedbench.leaderboard.entry import Entry, Interval
+from fedbench.leaderboard.rank import by_seed, differences
+
+CONFIDENCE = 0.95  # of a lead's interval
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Lead of an entry over another one: its worst case minus the other's, over paired seeds.
+
+    The interval is of this pair alone; a rank corrects for all pairs of its table.
+    """
+
+    other: Entry
+    worst: Interval  # differences of accuracies, in [-1, 1]
+
+    @property
+    def verdict(self) -> str:
+        """Say whether the interval leaves the order open."""
+        if self.worst.low > 0:
+            return "better"
+        return "worse" if self.worst.high < 0 else "open"
+
+
+def leads(entry: Entry, others: Sequence[Entry]) -> list[Lead]:
+    """Return the leads of an entry over those that share enough seeds with it, in their order."""
+    found = []
+    for other in others:
+        if other is entry:
+            continue
+        pair = {i: by_seed(each, each.score) for i, each in enumerate((entry, other))}
+        found += [Lead(other, over(lost, CONFIDENCE)) for lost in differences(pair).values()]
+    return found

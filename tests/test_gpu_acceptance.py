@@ -66,7 +66,7 @@ def test_an_error_that_float32_hides_is_found(capsys: pytest.CaptureFixture[str]
     assert not found.agrees
     assert found.updates == pytest.approx(1e-8, rel=0.01)
     (right,) = compare("fedavg", CPU, ["padded"])
-    assert found.single_updates < 10 * right.single_updates  # nothing to be seen there
+    assert found.single_updates <= 10 * right.single_updates  # nothing to be seen there
     assert gpu_check.main(["--device", "cpu", "-p", "slip", "-p", "fsl"]) == 1
     assert "DISAGREE in float64: slip (padded)" in capsys.readouterr().out
 

@@ -17,11 +17,11 @@ from fedbench.core.choices import Split
 from fedbench.core.permutations import Permutation, distinct, permutation
 from fedbench.core.rng import Key, Secret
 from fedbench.data.datasets import Data
+from fedbench.data.partitions import Parts
 from fedbench.data.splits import OnDemand, cuts, dealt_samples, split_client, take_root
 from fedbench.experiment.compatibility import Resolution
 from fedbench.experiment.scenario import Scenario
 
-Parts = Sequence[Tensor]  # indices of samples, one part per client
 Splits = tuple[Parts, Parts, Parts]  # that train, validate and test
 SURVEYED = 1000  # clients of a sample that stands for all of them
 

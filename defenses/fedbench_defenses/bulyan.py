@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
+from fedbench.core.copies import sent
 from fedbench.core.order_statistics import by_tiles
 from fedbench.payload import Payload
 
@@ -53,5 +54,6 @@ class Bulyan(Defense[None]):
         x = received.values()
         chosen = self.candidates(squared_distances(x))
         view.findings.kept = chosen.cpu()
+        rows = sent(view.findings.kept.nonzero()[:, 0], x.device)
         count = max(self._picks(len(x)) - 2 * (self.f or 0), 1)
-        return by_tiles(x, lambda rows: near_median(rows, count), chosen), None
+        return by_tiles(x, lambda sorted_: near_median(sorted_, count), rows), None

@@ -54,13 +54,13 @@ class CAF(Defense[None]):
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         x = received.values()
-        products, finite = gram(x)
+        products, finite = (part.cpu() for part in gram(x))  # the filter is the processor's
         rows = finite.nonzero()[:, 0]
-        share = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        share = torch.zeros(len(x), dtype=torch.float64)
         if len(rows):
             least = len(x) - 2 * (self.f or 0)
-            share[rows] = filtered(products[rows][:, rows].cpu(), least).to(share)
-        view.findings.kept = (share > 0).cpu()
+            share[rows] = filtered(products[rows][:, rows], least)
+        view.findings.kept = share > 0
         return combine(share, x), None
 
 

@@ -48,9 +48,9 @@ class CenteredClipping(Defense[Tensor]):
         x = received.values()
         n = len(x)
         v = received.origin() if state is None else state
-        g, finite = gram(x, v)
+        g, finite = (part.cpu() for part in gram(x, v))  # the steps are the processor's
         lengths = g.diagonal()
-        share = torch.zeros(n, dtype=torch.float64, device=x.device)
+        share = torch.zeros(n, dtype=torch.float64)
         for _ in range(self.steps):
             squared = lengths - 2 * g @ share + share @ g @ share
             distances = torch.where(finite, squared.clamp_min(0).sqrt(), torch.inf)

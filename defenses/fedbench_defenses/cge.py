@@ -46,6 +46,6 @@ class CGE(Defense[None]):
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         x = received.values()
         count = len(x) - (self.f or 0)
-        share = smallest(norms(x, received.origin()), count)
-        view.findings.kept = (share > 0).cpu()
+        share = smallest(norms(x, received.origin()), count).cpu()
+        view.findings.kept = share > 0
         return combine(share / count, x), None

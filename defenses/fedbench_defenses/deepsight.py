@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
+from fedbench.core.copies import sent
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
@@ -83,12 +84,13 @@ def division_differences(network: Network, models: Tree, noise: Iterable[Tensor]
     trees = [
         dict(zip(models, leaves, strict=True)) for leaves in zip(*models.values(), strict=True)
     ]
-    total = torch.zeros(len(trees) - 1, network.classes, dtype=torch.float64)
+    shape = (len(trees) - 1, network.classes)
+    total = torch.zeros(shape, dtype=torch.float64, device=next(iter(models.values())).device)
     samples = 0
     for x in noise:
         logits = torch.stack([network.logits(tree, x) for tree in trees])
         logs = logits.to(torch.float64).log_softmax(dim=2)
-        total = total.to(x.device) + (logs[1:] - logs[0]).exp().sum(dim=1)
+        total += (logs[1:] - logs[0]).exp().sum(dim=1)
         samples += len(x)
     return total / samples
 
@@ -105,7 +107,7 @@ def in_order(x: Tensor, key: Key) -> list[int]:
     It depends on the rows alone, not on which client comes first, and no client can choose it.
     """
     secret = repr(key.seed).encode()
-    hashes = [blake2b(row.cpu().numpy().tobytes(), key=secret).digest() for row in x]
+    hashes = [blake2b(row.tobytes(), key=secret).digest() for row in x.cpu().numpy()]
     return sorted(range(len(x)), key=hashes.__getitem__)
 
 
@@ -119,7 +121,7 @@ def clusters(distances: Tensor, smallest: int) -> Tensor:
     clustering = HDBSCAN(  # which would write into its input
         smallest, min_samples=1, allow_single_cluster=True, metric="precomputed", copy=True
     )
-    labels = torch.from_numpy(clustering.fit_predict(distances.cpu().numpy()))
+    labels = torch.from_numpy(clustering.fit_predict(distances.numpy()))
     return torch.where(labels < 0, len(labels) + numbers, labels)
 
 
@@ -192,13 +194,14 @@ class DeepSight(Defense[None]):
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         x = received.values()
         origin = received.origin()
-        lengths = norms(x, origin)
+        lengths = norms(x, origin).cpu()
         averaged = torch.isfinite(lengths)
         if bool(averaged.any()):
-            averaged[averaged.clone()] = self._accept(x[averaged], view)
+            rows = sent(averaged.nonzero()[:, 0], x.device)
+            averaged[averaged.clone()] = self._accept(x[rows], view)
         if not bool(averaged.any()):
             view.findings.notes["fell_back"] = "no cluster accepted"
-        view.findings.kept = averaged.cpu()
+        view.findings.kept = averaged
         return clipped_mean(x, origin, lengths, averaged, middle(lengths)), None
 
     def _accept(self, x: Tensor, view: ServerView) -> Tensor:
@@ -207,36 +210,36 @@ class DeepSight(Defense[None]):
         assert view.layout is not None
         # HDBSCAN settles ties, of which the last distances have many, by the order of rows.
         order = in_order(x, view.key.fold("ties"))
-        x = x[order]
+        x = x[sent(torch.tensor(order), x.device)]
         weights, bias = output_layer(x, view.layout, view.network)
         neups = update_energies(weights, bias)
         turning = (weights if bias is None else bias).flatten(1)
         angles = 1 - cosines(gram(turning, torch.zeros_like(turning[0]))[0])
-        parts = [self._apart(euclidean(neups)), self._apart(angles), self._apart_on_noise(x, view)]
+        distances = torch.stack([euclidean(neups), angles, *self._distances_on_noise(x, view)])
+        by_neups, by_angles, *by_noise = map(self._apart, distances.cpu())
+        parts = [by_neups, by_angles, torch.stack(by_noise).mean(dim=0)]
         labels = clusters(torch.stack(parts).mean(dim=0), self.smallest)
-        exceedings = threshold_exceedings(neups)
-        suspicious = (exceedings <= middle(exceedings) / 2).cpu()
+        exceedings = threshold_exceedings(neups).cpu()
+        suspicious = exceedings <= middle(exceedings) / 2
         counts = {"clusters": len(set(labels.tolist())), "suspicious": int(suspicious.sum())}
         view.findings.notes |= counts
         accepted = torch.empty(len(x), dtype=torch.bool)
         accepted[order] = tolerable(labels, suspicious, self.tau)
-        return accepted.to(x.device)
+        return accepted
 
     def _apart(self, distances: Tensor) -> Tensor:
         """Return distances ``(n, n)`` float64: 0 in one cluster, 1 between two."""
         labels = clusters(distances, self.smallest)
         return (labels[:, None] != labels).to(torch.float64)
 
-    def _apart_on_noise(self, x: Tensor, view: ServerView) -> Tensor:
-        """Return the mean of `_apart` by DDifs over all sets of noise."""
+    def _distances_on_noise(self, x: Tensor, view: ServerView) -> Iterator[Tensor]:
+        """Yield the distances ``(n, n)`` float64 of DDifs on each set of noise."""
         assert view.network is not None
         assert view.layout is not None
         d = view.layout.d
         moves = torch.cat([torch.zeros_like(x[:1]), x])[:, :d]
         models = view.layout.unflatten(sent_model("deepsight", view, d) + moves)
-        parts = []
         for seed in range(self.seeds):
             key = view.key.fold("deepsight", seed)
             noise = noise_images(key, self.samples, view.network.image, x.device)
-            parts.append(self._apart(euclidean(division_differences(view.network, models, noise))))
-        return torch.stack(parts).mean(dim=0)
+            yield euclidean(division_differences(view.network, models, noise))

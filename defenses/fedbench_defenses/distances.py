@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from fedbench.core.copies import sent
+from fedbench.core.devices import accelerated
 from fedbench.core.tiling import finite_rows, tiles
 
 
@@ -43,10 +45,12 @@ def combine(share: Tensor, x: Tensor, origin: Tensor | None = None) -> Tensor:
     """Return ``origin + sum_i share_i (x_i - origin)``, summed in float64.
 
     Rows of share 0 are not read. Without an origin the shares add up to one. Float rows give
-    float32, whole numbers float64.
+    float32, whole numbers float64. Shares may be on the CPU, where the rows are.
     """
-    rows = share.nonzero()[:, 0]
-    share = share[rows]
+    here = share.cpu()
+    chosen = here.nonzero()[:, 0]
+    share = sent(here[chosen], x.device)
+    rows = sent(chosen, x.device)
     out = torch.empty(x.shape[1], dtype=torch.float64, device=x.device)
     for tile, part in tiles(x, out):
         part.copy_(share @ tile[rows].to(torch.float64))
@@ -64,10 +68,11 @@ def gram(x: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """
     products = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
     finite = finite_rows(x)
-    spoilt = not bool(finite.all())
+    spoilt = accelerated(x.device) or not bool(finite.all())  # there it would have to wait
     if origin is None:
         sizes = torch.linalg.vector_norm(x, dim=1) if x.is_floating_point() else products[0]
-        origin = x[int(sizes.nan_to_num(nan=torch.inf, posinf=torch.inf).argmin())]
+        shortest = sizes.nan_to_num(nan=torch.inf, posinf=torch.inf).argmin(dim=0, keepdim=True)
+        origin = x.index_select(0, shortest)[0]
     for tile, middle in tiles(x, origin):
         rows = tile.to(torch.float64, copy=True)
         rows -= middle.to(torch.float64)
@@ -117,9 +122,7 @@ def squared_distances(x: Tensor) -> Tensor:
 def comparable(squared: Tensor) -> Tensor:
     """Return distances with infinity and NaN replaced by more than all finite ones add up to."""
     finite = torch.isfinite(squared)
-    if bool(finite.all()):
-        return squared
-    far = len(squared) * squared[finite].max() + 1
+    far = len(squared) * torch.where(finite, squared, 0.0).max() + 1
     return torch.where(finite, squared, far).fill_diagonal_(0)
 
 
@@ -145,17 +148,27 @@ def krum_order(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
     return order[scores[order].sort(stable=True).indices]
 
 
+def krum_best(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
+    """Return the first ``(1,)`` row number of `krum_order`, without sorting the others."""
+    scores = krum_scores(distances, f, fewest)
+    among = torch.where(scores == scores.min(), distances[:, 1:].sum(dim=1), torch.inf)
+    return among.argmin(dim=0, keepdim=True)
+
+
 def krum_picks(squared: Tensor, picks: int, f: int, fewest: int = 1) -> Tensor:
     """Return ``picks`` rows ``(n,)`` bool, each with the best Krum score among those then left."""
     n = len(squared)
     distances, whose = nearest_others(squared)
     left = torch.arange(n, device=squared.device)
-    for gone in range(1, picks + 1):  # sorted once: a pick is struck out of others' neighbours
-        best = krum_order(distances, f, fewest)[0]
-        stay = whose != left[best]
-        stay[best] = False
-        distances, whose = (part[stay].view(n - gone, n - gone) for part in (distances, whose))
-        left = left[left != left[best]]
+    places = left
+    for _ in range(picks):  # sorted once: a pick is struck out of others' neighbours
+        best = krum_best(distances, f, fewest)
+        at = (whose == left.index_select(0, best)).to(torch.uint8).argmax(dim=1)
+        places = places[:-1]
+        rows = places + (places >= best)  # indices and no mask, for whose size one has to wait
+        columns = places + (places >= at.index_select(0, rows)[:, None])
+        distances, whose = (x.index_select(0, rows).gather(1, columns) for x in (distances, whose))
+        left = left.index_select(0, rows)
     chosen = torch.ones(n, dtype=torch.bool, device=squared.device)
     chosen[left] = False
     return chosen

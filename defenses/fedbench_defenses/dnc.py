@@ -89,4 +89,4 @@ class DnC(Defense[None]):
             good[total.sort(stable=True).indices[0]] = True
             view.findings.notes["fell_back"] = "empty intersection"
         view.findings.kept = good.cpu()
-        return mean_of(x, good), None
+        return mean_of(x, view.findings.kept.nonzero()[:, 0]), None

@@ -15,14 +15,13 @@ from .distances import clipped_mean, cosines, gram, middle
 def majority_cluster(distances: Tensor, size: int) -> Tensor:
     """Return the cluster ``(n,)`` bool of ``size`` rows or more, more than half, if any."""
     if len(distances) < size:
-        return torch.zeros(len(distances), dtype=torch.bool, device=distances.device)
+        return torch.zeros(len(distances), dtype=torch.bool)
     from sklearn.cluster import HDBSCAN
 
     clustering = HDBSCAN(  # which would write into its input
         size, min_samples=1, allow_single_cluster=True, metric="precomputed", copy=True
     )
-    labels = clustering.fit_predict(distances.cpu().numpy())
-    return torch.from_numpy(labels == 0).to(distances.device)
+    return torch.from_numpy(clustering.fit_predict(distances.numpy()) == 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +61,7 @@ class FLAME(Defense[None]):
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         x = received.values()
         origin = received.origin()
-        products, averaged = gram(x, origin)
+        products, averaged = (part.cpu() for part in gram(x, origin))
         norms = torch.where(averaged, products.diagonal().sqrt(), torch.inf)
         typical = middle(norms)
         distances = (1 - cosines(products[averaged][:, averaged])).fill_diagonal_(0)
@@ -71,9 +70,9 @@ class FLAME(Defense[None]):
             averaged[averaged.clone()] = cluster
         else:
             view.findings.notes["fell_back"] = "no cluster"
-        view.findings.kept = averaged.cpu()
+        view.findings.kept = averaged
         out = clipped_mean(x, origin, norms, averaged, typical)
         if self.noise > 0:
             drawn = view.key.fold("flame").normal(len(out), device=x.device)
-            out = out + self.noise * typical.to(out) * drawn
+            out = out + self.noise * typical.to(out.dtype) * drawn
         return out, None

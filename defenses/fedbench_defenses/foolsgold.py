@@ -77,17 +77,18 @@ class FoolsGold(Defense[History]):
         for row, i in zip(history, ids, strict=True):
             if i in past:
                 row += past[i]
-        finite = torch.stack([torch.isfinite(row).all() for row in history])
+        finite = torch.stack([torch.isfinite(row).all() for row in history]).cpu()
         products = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
         for parts in tiles(*history):
             tile = torch.stack(parts).to(torch.float64)
             products += tile @ tile.T
-        weights = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        products = products.cpu()  # what follows is the processor's
+        weights = torch.zeros(len(x), dtype=torch.float64)
         if bool(finite.any()):
             weights[finite] = weights_of(cosines(products[finite][:, finite]), self.kappa)
         if not bool(weights.any()):
             weights[finite] = 1.0
             view.findings.notes["fell_back"] = "all parallel"
-        view.findings.kept = (weights > 0).cpu()
+        view.findings.kept = weights > 0
         histories = {ids[i]: history[i] for i in finite.nonzero()[:, 0].tolist()}
         return combine(weights / weights.sum(), x, origin), past | histories

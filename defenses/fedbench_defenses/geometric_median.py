@@ -59,13 +59,12 @@ class GeometricMedian(Defense[None]):
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         x = received.values()
-        products, finite = gram(x)
+        products, finite = (part.cpu() for part in gram(x))  # the search is the processor's
         rows = finite.nonzero()[:, 0]
-        share = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        share = torch.zeros(len(x), dtype=torch.float64)
         gap = 0.0
         if len(rows):
-            weights, gap = self._minimise(products[rows][:, rows].cpu())
-            share[rows] = weights.to(share)
+            share[rows], gap = self._minimise(products[rows][:, rows])
         notes = view.findings.notes
         notes["largest_weight"] = float(share.max())
         notes["gap"] = gap

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
+from fedbench.core.copies import sent
+from fedbench.core.devices import accelerated
 from fedbench.core.errors import require
 from fedbench.core.tiling import finite_rows
 from fedbench.payload import (
@@ -100,19 +102,23 @@ class LASA(Defense[None]):
         """Return the least magnitude ``(n, 1)`` that each row keeps."""
         k = x.shape[1]
         keeps = max(int((1 - Fraction(str(self.sparsity))) * k), 1)  # in floats (1 - 0.9) * 30 < 3
-        least = [(row - origin).abs().kthvalue(k - keeps + 1).values for row in x]
+        sizes = ((row - origin).abs() for row in x)
+        if accelerated(x.device):  # where kthvalue is one block of threads
+            least = [size.topk(keeps, sorted=False).values.amin() for size in sizes]
+        else:
+            least = [size.kthvalue(k - keeps + 1).values for size in sizes]
         return torch.stack(least)[:, None]
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         x = received.values()
         origin = received.origin()
         out = origin.to(x.dtype, copy=True)
-        finite = finite_rows(x)
-        counts = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        view.findings.kept = finite.cpu()
+        finite = finite_rows(x).cpu()
+        counts = torch.zeros(len(x), dtype=torch.int64)
+        view.findings.kept = finite
         if not bool(finite.any()):
             return out, None
-        x = x[finite]
+        x = x[sent(finite.nonzero()[:, 0], x.device)]
         lengths = norms(x, origin)
         clip = (middle(lengths) / lengths.clamp_min(1e-300)).clamp_max(1)[:, None]
         least = self._least(x, origin)
@@ -122,15 +128,16 @@ class LASA(Defense[None]):
             columns = slice(start, start + size)
             part = x[:, columns] - origin[columns]
             part = torch.where(part.abs() >= least, part, 0.0)
-            passed = self._pass(part.to(torch.float64) * clip)
+            passed = self._pass(part.to(torch.float64) * clip).cpu()
             if not bool(passed.any()):
                 passed = torch.ones_like(passed)
                 view.findings.notes["fell_back"] = "empty intersection"
-            share = (clip[passed] / passed.sum()).T
-            mean = share @ part[passed].to(torch.float64)
+            rows = sent(passed.nonzero()[:, 0], x.device)
+            share = (clip[rows] / len(rows)).T
+            mean = share @ part[rows].to(torch.float64)
             out[columns] += mean[0].to(out)
             counts[finite] += passed
-        view.findings.kept = (counts > 0).cpu()
+        view.findings.kept = counts > 0
         out_of = len(counts) * len(sizes)
         view.findings.notes |= {"layers": len(sizes), "left_out": 1 - int(counts.sum()) / out_of}
         return out, None

@@ -20,6 +20,7 @@ def exact_mean(x: Tensor) -> Tensor:
 
 def mean_of(x: Tensor, rows: Tensor) -> Tensor:
     """Return `exact_mean` of some rows (indices or bool), of which a tile is copied at once."""
+    rows = sent(rows, x.device)
     dtype = x.dtype if x.is_floating_point() else torch.float64
     out = torch.empty(x.shape[1], dtype=dtype, device=x.device)
     for tile, part in tiles(x, out):

@@ -50,6 +50,6 @@ class NNA(Defense[None]):
         x = received.values()
         own = view.root.values()[0]
         count = len(x) - (self.f or 0)
-        share = smallest(norms(x, own), count)
-        view.findings.kept = (share > 0).cpu()
+        share = smallest(norms(x, own), count).cpu()
+        view.findings.kept = share > 0
         return combine(share / (count + 1), x, own), None

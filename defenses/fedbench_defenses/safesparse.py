@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
+from fedbench.core.copies import sent
 from fedbench.core.errors import require
 from fedbench.core.tiling import finite_rows, tiles
 from fedbench.payload import Payload
@@ -102,9 +103,9 @@ def dense_rows(distances: Tensor, mads: float) -> Tensor:
     reach = distances.sort(dim=1).values[:, len(distances) // 2]
     median, room = median_and_room(reach, mads)
     radius = median + room
-    found = torch.stack(list(clusters((distances <= radius).cpu(), (reach <= radius).cpu())))
+    found = torch.stack(list(clusters(distances <= radius, reach <= radius)))
     sizes = found.sum(dim=1)
-    return found[sizes == sizes.max()].any(dim=0).to(distances.device)
+    return found[sizes == sizes.max()].any(dim=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,16 +158,17 @@ class SafeSparse(Defense[None]):
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         x = received.values()
         origin = received.origin()
-        kept = finite_rows(x)
+        kept = finite_rows(x).cpu()
         rows = kept.nonzero()[:, 0]
         if len(rows):
-            both, products = sign_products(x if len(rows) == len(x) else x[rows], origin)
+            finite = x if len(rows) == len(x) else x[sent(rows, x.device)]
+            both, products = (part.cpu() for part in sign_products(finite, origin))
             usual = typical_supports(jaccard(both), self.support)
             cluster = dense_rows(1 - cosines(products[usual][:, usual]), self.sign)
             view.findings.notes["other_supports"] = int((~usual).sum())
             view.findings.notes["other_signs"] = int((~cluster).sum())
             usual[usual.clone()] = cluster
             kept[rows] = usual
-        view.findings.kept = kept.cpu()
+        view.findings.kept = kept
         share = kept.to(torch.float64) / kept.sum().clamp_min(1)
         return combine(share, x, origin), None

@@ -24,4 +24,4 @@ class Selection(Defense[None]):
         x = received.values()
         chosen = self.select(squared_distances(x))
         view.findings.kept = chosen.cpu()
-        return mean_of(x, chosen), None
+        return mean_of(x, view.findings.kept.nonzero()[:, 0]), None

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
+from fedbench.core.copies import sent
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.tiling import row_sums
@@ -44,10 +45,10 @@ def largest_cluster(points: Tensor, quantile: float) -> Tensor:
     import numpy as np
     from sklearn.cluster import MeanShift, estimate_bandwidth
 
-    rows = points.cpu().numpy()
+    rows = points.numpy()
     bandwidth = max(float(estimate_bandwidth(rows, quantile=quantile)), 1e-6)
     labels = MeanShift(bandwidth=bandwidth).fit_predict(rows)
-    return torch.from_numpy(labels == np.bincount(labels).argmax()).to(points.device)
+    return torch.from_numpy(labels == np.bincount(labels).argmax())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,26 +107,26 @@ class SignGuard(Defense[None]):
         features = [self._likeness(x, origin, finite)]
         if self.share < 1:
             k = x.shape[1]
-            drawn = key.permutation(k)[: max(1, int(self.share * k))].to(x.device)
+            drawn = sent(key.permutation(k)[: max(1, int(self.share * k))], x.device)
             x, origin = x[:, drawn], origin[drawn]
-        features.append(sign_shares(x, origin)[finite])
+        features.append(sign_shares(x, origin).cpu()[finite])
         alike[finite] = largest_cluster(torch.cat(features, dim=1), self.quantile)
         return alike
 
     def _likeness(self, x: Tensor, origin: Tensor, finite: Tensor) -> Tensor:
         """Return the fourth feature ``(m, 1)`` of the finite rows, or ``(m, 0)`` without one."""
         if self.similarity == "cosine":
-            products, _ = gram(x, origin)
+            products = gram(x, origin)[0].cpu()
             return middle_of_others(cosines(products[finite][:, finite]))[:, None]
         if self.similarity == "distance":
-            far = middle_of_others(squared_distances(x)[finite][:, finite].sqrt())
+            far = middle_of_others(squared_distances(x).cpu()[finite][:, finite].sqrt())
             return (far / middle(far).clamp_min(1e-300)).clamp_max(self.high)[:, None]
-        return torch.empty(int(finite.sum()), 0, dtype=torch.float64, device=x.device)
+        return torch.empty(int(finite.sum()), 0, dtype=torch.float64)
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         x = received.values()
         origin = received.origin()
-        lengths = norms(x, origin)
+        lengths = norms(x, origin).cpu()
         finite = torch.isfinite(lengths)
         typical = middle(lengths)
         passed = finite & (lengths >= self.low * typical) & (lengths <= self.high * typical)
@@ -134,5 +135,5 @@ class SignGuard(Defense[None]):
             passed = both
         else:
             view.findings.notes["fell_back"] = "empty intersection"
-        view.findings.kept = passed.cpu()
+        view.findings.kept = passed
         return clipped_mean(x, origin, lengths, passed, typical), None

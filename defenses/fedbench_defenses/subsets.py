@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Traits
+from fedbench.core.copies import sent
 
 from .distances import comparable
 from .selection import Selection
@@ -62,7 +63,7 @@ class ClosestSubset(Selection):
         squared = comparable(squared)
         fourth = squared.square().sum(dim=1)
         flat = np.fromiter(chain.from_iterable(combinations(range(n), f)), np.int64)
-        out = torch.from_numpy(flat.reshape(-1, f)).to(squared.device)  # in lexicographic order
+        out = sent(torch.from_numpy(flat.reshape(-1, f)), squared.device)  # in lexicographic order
         measures = []
         for part in torch.split(out, max(_ENTRIES // n**2, 1)):
             inside = torch.ones(len(part), n, dtype=torch.bool, device=squared.device)
@@ -72,6 +73,8 @@ class ClosestSubset(Selection):
             measures.append(torch.stack([self.size(squared, inside), within, weights @ fourth]))
         best = torch.ones(len(out), dtype=torch.bool, device=squared.device)
         for measure in torch.cat(measures, dim=1):
-            best &= measure <= measure[best].min() * _EQUAL
-        chosen[out[best.nonzero()[-1, 0]]] = False  # the last to leave out keep the lowest rows
+            best &= measure <= torch.where(best, measure, torch.inf).min() * _EQUAL
+        places = torch.arange(len(out), device=squared.device)
+        last = torch.where(best, places, -1).argmax(dim=0, keepdim=True)
+        chosen[out.index_select(0, last)[0]] = False  # the last to leave out keep the lowest rows
         return chosen

@@ -1,5 +1,6 @@
 """Metrics of an attack: how far it moved the aggregate, and whether it was detected."""
 
+import math
 from typing import Any
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from fedbench.adversary.threat_model import AttackContext, fresh
 from fedbench.api import Findings, hooks
+from fedbench.core.copies import sent
 from fedbench.core.tiling import tiles
 from fedbench.payload import Payload, identical
 
@@ -93,7 +95,7 @@ def _forged(sent: Tensor, own: Tensor) -> float | None:
 
 def _mean(payload: Payload, weights: Tensor) -> Tensor:
     x = payload.values().to(torch.float32)
-    return (weights / weights.sum()).to(x) @ x
+    return sent((weights / weights.sum()).to(x.dtype), x.device) @ x
 
 
 def _relative(moved: Tensor, reference: Tensor) -> float | None:
@@ -102,5 +104,5 @@ def _relative(moved: Tensor, reference: Tensor) -> float | None:
         exact = b.double()
         gap += (a.double() - exact).square_().sum()
         size += exact.square().sum()
-    distance = gap.sqrt() / size.sqrt().clamp_min(1e-12)
-    return float(distance) if bool(torch.isfinite(distance)) else None
+    distance = float(gap.sqrt() / size.sqrt().clamp_min(1e-12))
+    return distance if math.isfinite(distance) else None

@@ -6,6 +6,7 @@ changes nothing, and it rewrites its own rows and no others.
 
 import copy
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from fedbench.core.permutations import Listed, Permutation, permutation
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
 from fedbench.executors.training import Client, Executor
-from fedbench.payload import Payload
+from fedbench.payload import Payload, joined
 from fedbench.payload.packets import Packet
 
 # What an attack remembers: per client id, or under `COLLUDERS` for all of them together.
@@ -262,6 +263,7 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
     `PluginError` if it raised, or returned a payload that is not legal, or too many rows.
     """
     packets: dict[int, Packet] = {}
+    legal: dict[tuple[int, ...], Payload] = {}
     notes: dict[str, Note] = {}
     trace: list[tuple[float | None, float | None]] = []
     queries = 0
@@ -273,13 +275,20 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
         owner = context.owned.ids[number] if alone else COLLUDERS
         view = attack_view(attack, context, part)
         hook = Hook(attack, "craft", view.step, [owner] if alone else context.owned.ids)
-        crafted, memory[owner] = hooks.craft(hook, view, memory.get(owner), context.honest)
-        packets |= dict(zip(part, crafted, strict=True))
+        messages, memory[owner] = hooks.craft(hook, view, memory.get(owner), context.honest)
+        if isinstance(messages, Payload):
+            # a copy: the attack may write into what it returned while it makes the next one's
+            legal[tuple(part)] = messages.copied() if alone else messages
+        else:
+            packets |= dict(zip(part, messages, strict=True))
         notes |= hooks.legible_notes(hook, view.notes)
         trace += hooks.legible_trace(hook, view.trace)
         queries += view.defense.queries if view.defense else 0
         if view.rehearsal is not None:
             worked.update(view.rehearsal.counts())
+    if legal:  # encoded together: each encoding waits for the device
+        own = joined(list(legal.values()))
+        packets |= dict(zip(itertools.chain(*legal), own.encode(), strict=True))
     return ForgedMessages(packets, {"notes": notes | worked, "trace": trace, "queries": queries})
 
 
@@ -326,9 +335,9 @@ def attack_view(
     everyone = needed.tier == "all"
     rows = torch.tensor(part, dtype=torch.long)
     own = context.honest.take(rows)
-    where = rows.to(context.updates.device)
-    mine = torch.isin(context.owned.rows, rows).nonzero()[:, 0].to(where.device)
-    sent = context.view.broadcast  # one message for all, or to each client its own
+    where = sent(rows, context.updates.device)
+    mine = sent(torch.isin(context.owned.rows, rows).nonzero()[:, 0], where.device)
+    broadcast = context.view.broadcast  # one message for all, or to each client its own
     return AttackView(
         own=own,
         updates=context.updates[where],
@@ -336,7 +345,7 @@ def attack_view(
         idle=context.idle[where % len(context.idle)],
         seen=context.honest.take(context.benign) if everyone else own.copied(),
         n=len(context.honest),
-        broadcast=sent.copied() if len(sent) == 1 or everyone else sent.take(part),
+        broadcast=broadcast.copied() if len(broadcast) == 1 or everyone else broadcast.take(part),
         step=context.view.step,
         key=context.owned.secret.key("craft", *(part if needed.tier == "own" else ())),
         compress=context.codec(part),

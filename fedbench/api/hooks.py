@@ -264,8 +264,10 @@ def trigger(
     return x, label
 
 
-def craft(hook: Hook, view: AttackView, memory: Any, honest: Payload) -> tuple[list[Packet], Any]:
-    """Call `Attack.craft`, and return one packet for each of the hook's clients, and its memory.
+def craft(
+    hook: Hook, view: AttackView, memory: Any, honest: Payload
+) -> tuple[Payload | list[Packet], Any]:
+    """Call `Attack.craft`, and return a message for each of the hook's clients, and its memory.
 
     It must return legal messages of the form of ``honest``, whose numbers may be anything, NaN
     included; or a list of exactly `bytes`, for messages that a server should reject.
@@ -279,14 +281,14 @@ def craft(hook: Hook, view: AttackView, memory: Any, honest: Payload) -> tuple[l
                 sent.check()
             except IllegalPayloadError as error:
                 raise hook.wrong(f"must return legal messages: {line(str(error))}") from error
-            packets = sent.encode()
+        messages: Payload | list[Packet] = sent
     else:
         good = type(sent) is list and all(type(data) is bytes for data in sent)
         remedy = "view.own.nearest(rows) makes messages of rows" if _is_rows(sent) else ""
         hook.must(good, "(messages or a list of bytes, memory)", sent, remedy)
-        packets = [Packet.raw(data) for data in sent]
-    hook.must(len(packets) == len(hook.clients), f"{len(hook.clients)} messages", len(packets))
-    return packets, memory
+        messages = [Packet.raw(data) for data in sent]
+    hook.must(len(messages) == len(hook.clients), f"{len(hook.clients)} messages", len(messages))
+    return messages, memory
 
 
 def _is_rows(x: object) -> bool:

@@ -1,7 +1,7 @@
 """Messages between clients and server: alphabets, packets and codes."""
 
 from fedbench.core.choices import Checks
-from fedbench.payload.base import Payload, Spec, identical, require_same_form, same
+from fedbench.payload.base import Payload, Spec, identical, joined, require_same_form, same
 from fedbench.payload.bits import BinaryMasks, NoiseMasks, ScaledSigns, SignBits
 from fedbench.payload.few_values import FewValues
 from fedbench.payload.floats import FloatVectors, HalfVectors, MixtureVectors
@@ -28,4 +28,4 @@ __all__ += [
     "Spec",
 ]
 __all__ += ["TopRankings", "identical", "ranking", "reputation", "require_same_form", "same"]
-__all__ += ["SUMMED", "masked_packets", "sum_of_packets", "summands"]
+__all__ += ["SUMMED", "joined", "masked_packets", "sum_of_packets", "summands"]

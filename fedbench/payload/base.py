@@ -156,8 +156,7 @@ class Payload(ABC):
         rows = [row for row in decoded if row is not None]
         if not rows:
             return None, accepted
-        columns = [row._tensors() for row in rows]
-        stacked = {n: sent(torch.cat([x[n] for x in columns]), device) for n in columns[0]}
+        stacked = {name: sent(x, device) for name, x in joined(rows)._tensors().items()}
         return dataclasses.replace(rows[0], **stacked), accepted
 
     @classmethod
@@ -193,6 +192,18 @@ class Payload(ABC):
         if floats:
             rows = torch.stack([finite_rows(x) for x in floats]).all(dim=0).cpu()
         return rows & self.in_range().cpu() if checks == "range" else rows
+
+
+def joined(payloads: Sequence[Payload]) -> Payload:
+    """Return the messages of payloads of one form, in their order, where the first ones are."""
+    first, *others = payloads
+    if not others:
+        return first
+    stacked = {
+        name: torch.cat([x, *(sent(other._tensors()[name], x.device) for other in others)])
+        for name, x in first._tensors().items()
+    }
+    return dataclasses.replace(first, **stacked)
 
 
 def require_same_form(a: Payload, b: Payload) -> None:

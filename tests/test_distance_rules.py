@@ -14,7 +14,16 @@ from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, Rankings, ranking
 from fedbench_defenses.centered_clipping import CenteredClipping
 from fedbench_defenses.cge import CGE
-from fedbench_defenses.distances import combine, cosines, gram, krum_picks, norms, squared_distances
+from fedbench_defenses.distances import (
+    combine,
+    cosines,
+    gram,
+    krum_order,
+    krum_picks,
+    nearest_others,
+    norms,
+    squared_distances,
+)
 from fedbench_defenses.mda import MDA
 from fedbench_defenses.multi_krum import Krum, MultiKrum
 from fedbench_defenses.nna import NNA
@@ -254,3 +263,16 @@ def test_as_many_rows_as_a_bound_tolerates_may_be_anything(rule: Defense[Any]) -
         x = draw(11, 11, 4)
         x[: rule.tolerates(11)] = far
         assert float(answer(rule, x).abs().max()) < 100, far
+
+
+def test_rows_are_picked_as_by_striking_out_every_pick_and_scoring_anew() -> None:
+    for seed in range(20):
+        n = 4 + seed
+        x = (2 * draw(seed, n, 2)).round()  # many distances are equal
+        squared = squared_distances(x)
+        left = list(range(n))
+        for picks in range(1, n + 1):
+            distances = nearest_others(squared[left][:, left])[0]
+            left.pop(int(krum_order(distances, 1)[0]))
+            expected = [row not in left for row in range(n)]
+            assert krum_picks(squared, picks, 1).tolist() == expected, (seed, picks)

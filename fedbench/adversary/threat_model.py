@@ -287,8 +287,9 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
         if view.rehearsal is not None:
             worked.update(view.rehearsal.counts())
     if legal:  # encoded together: each encoding waits for the device
-        own = joined(list(legal.values()))
-        packets |= dict(zip(itertools.chain(*legal), own.encode(), strict=True))
+        with Hook(attack, "craft", context.view.step, context.owned.ids):
+            encoded = joined(list(legal.values())).encode()
+        packets |= dict(zip(itertools.chain(*legal), encoded, strict=True))
     return ForgedMessages(packets, {"notes": notes | worked, "trace": trace, "queries": queries})
 
 

@@ -281,6 +281,8 @@ def craft(
                 sent.check()
             except IllegalPayloadError as error:
                 raise hook.wrong(f"must return legal messages: {line(str(error))}") from error
+        graph = any(x.requires_grad for x in sent.travelling().values())
+        hook.must(not graph, "messages without a graph (detach them)", "requires_grad")
         messages: Payload | list[Packet] = sent
     else:
         good = type(sent) is list and all(type(data) is bytes for data in sent)

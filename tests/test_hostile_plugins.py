@@ -235,6 +235,25 @@ def test_an_attack_that_goes_wrong_is_named_with_hook_round_and_client() -> None
     assert str(many).endswith("in round 2 for clients 0, 1, 2, 3, 4 and 4 more raised KeyError")
 
 
+def test_an_attack_may_write_each_clients_message_into_the_same_memory() -> None:
+    memory = torch.empty(0)
+    calls = []
+
+    def craft(view: AttackView, state: Any) -> Any:
+        memory.resize_(view.updates.shape)
+        memory.fill_(1 + len(calls))
+        calls.append(None)
+        return FloatVectors(memory), state
+
+    def aggregate(messages: FloatVectors, state: Any, view: ServerView) -> Any:
+        seen.append(messages.x[:, 0].tolist())
+        return messages.x.mean(dim=0), state
+
+    seen: list[list[float]] = []
+    played(attack=attack(craft=craft), defense=rule(aggregate=aggregate))
+    assert {1.0, 2.0} <= set(seen[0])
+
+
 def rule(**hooks: Any) -> Any:
     """A rule with these methods, else the plain mean."""
     plain = {"tolerates": lambda n: 0, "aggregate": lambda r, s, v: (r.values().mean(dim=0), s)}

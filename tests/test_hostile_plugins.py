@@ -237,7 +237,7 @@ def test_an_attack_that_goes_wrong_is_named_with_hook_round_and_client() -> None
 
 def test_an_attack_may_write_each_clients_message_into_the_same_memory() -> None:
     memory = torch.empty(0)
-    calls = []
+    calls: list[None] = []
 
     def craft(view: AttackView, state: Any) -> Any:
         memory.resize_(view.updates.shape)

@@ -34,8 +34,9 @@ def plot(
     A folder means its *.json; of these, what is no record is skipped.
 
     Options:
-        kind: Kind of picture: rounds, bits, heatmap, impact, share or epsilon. Repeat for more; by
-            default all that these records can show.
+        kind: Kind of picture: rounds, bits, heatmap, impact, share (a run's accuracy over malicious
+            rows), cohort (a round's change of accuracy over its malicious rows) or epsilon. Repeat
+            for more; by default all that these records can show.
         out: Folder for the pictures.
         format: Format of the files: png, svg, pdf or pgf (needs LaTeX); by default png and svg.
         width: Width of the pictures in inches; by default 10, of a heat map what its columns take.

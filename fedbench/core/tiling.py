@@ -1,7 +1,7 @@
 """Passes over many rows without a copy of them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -35,6 +35,16 @@ def finite_rows(x: Tensor) -> Tensor:
         doubtful = (~finite).nonzero()[:, 0]
         finite[doubtful] = torch.isfinite(rows[doubtful]).all(dim=1)
     return finite
+
+
+def all_finite(tensors: Sequence[Tensor]) -> bool:
+    """Return True if no tensor holds NaN or infinity; one pass over all of them, without a copy.
+
+    They are floating-point numbers on one device. Where squares overflow they are looked at again.
+    """
+    if bool(torch.isfinite(torch.nn.utils.get_total_norm(tensors))):
+        return True
+    return all(bool(torch.isfinite(x).all()) for x in tensors)
 
 
 def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -38,13 +38,14 @@ def finite_rows(x: Tensor) -> Tensor:
 
 
 def all_finite(tensors: Sequence[Tensor]) -> bool:
-    """Return True if no tensor holds NaN or infinity; one pass over all of them, without a copy.
+    """Return True if no tensor of floating-point numbers, on one device, holds NaN or infinity.
 
-    They are floating-point numbers on one device. Where squares overflow they are looked at again.
+    One pass over their norms, without a copy; where squares overflow they are looked at again.
     """
-    if bool(torch.isfinite(torch.nn.utils.get_total_norm(tensors))):
+    if not tensors:
         return True
-    return all(bool(torch.isfinite(x).all()) for x in tensors)
+    norms = torch.stack([torch.linalg.vector_norm(x) for x in tensors])
+    return bool(torch.isfinite(norms).all()) or all(bool(torch.isfinite(x).all()) for x in tensors)
 
 
 def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:

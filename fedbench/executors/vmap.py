@@ -69,7 +69,9 @@ class Stacked(training.Executor):
         memories: list[Memory] = [{} for _ in clients]
         for group in groups:
             updates, memory = self._launched([clients[i] for i in group], padded)
-            for position, (i, own) in enumerate(zip(group, rows_of(memory, len(group)), strict=True)):
+            for position, (i, own) in enumerate(
+                zip(group, rows_of(memory, len(group)), strict=True)
+            ):
                 rows[1 + i] = updates[position, None]
                 memories[i] = own
         return torch.cat(rows), memories

@@ -63,8 +63,8 @@ FILTERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 ATTACKS: dict[str, str] = {
     "sign-flip:of=mean": "SignFlipping",
-    "ipm": "InnerProductManipulation",
-    "alie": "ALittleIsEnough",
+    "ipm:eps=2.0": "InnerProductManipulation",
+    "alie:z=1.5,side=minus": "ALittleIsEnough",
     "opt-ipm": "Optimal_InnerProductManipulation",
     "opt-alie": "Optimal_ALittleIsEnough",
     "mimic": "Mimic",

@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from fedbench.api import AttackView
+from fedbench.api import AttackView, ServerView
 from fedbench.core import registry
 from fedbench.core.errors import FedbenchError, Incompatible, PluginError
+from fedbench.core.rng import Key
 from fedbench.executors.training import Client, Loop, Trained
 from fedbench.experiment import streamed
 from fedbench.experiment.measurements import Round
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.experiment.streamed import obstacle, streams
+from fedbench.experiment.streamed import Honest, finite, obstacle, streams
 from fedbench.payload import BinaryMasks, FloatVectors, FoldedMessages, Payload, SignBits
 from fedbench.run import play
 from fedbench_attacks.bits import MaskIPM
@@ -94,12 +95,13 @@ FOLDING = [
     ("fedpm", "complement:of=own"),
     ("drive", "scale-field"),
     ("fedmrn", "seed-grinding"),
+    ("fedavg", "noise"),
     ("fedavg", "malformed"),
     ("fedavg", "none"),
 ]
 
 
-@pytest.mark.edges("fedpm-mask-ipm", "fedavg-ipm:knows=colluders", "fedavg-malformed")
+@pytest.mark.edges("fedpm-mask-ipm", "fedavg-ipm:knows=colluders", "fedavg-noise")
 @pytest.mark.parametrize(("protocol", "attack"), FOLDING)
 def test_a_streamed_attack_is_the_attack(protocol: str, attack: str) -> None:
     whole, folded = both(protocol=protocol, attack=attack, server_checks="finite")
@@ -240,3 +242,20 @@ def test_ones_by_hand(signed: bool) -> None:
     assert FoldedMessages.of(floats, alike).ones().tolist() == [2, 0, 1]
     assert FoldedMessages.of(floats, alike).total[3:].tolist() == [3]
     assert FoldedMessages.of(SignBits(bits), alike).ones().tolist() == [2, 0, 1]
+
+
+def test_an_adversary_reads_the_sums_of_finite_messages_alone() -> None:
+    rows = FloatVectors(torch.tensor([[1.0, 2.0], [torch.inf, 0.0], [3.0, torch.nan], [5.0, 6.0]]))
+    alike = torch.ones(4, dtype=torch.float64)
+    part = Honest(
+        rows=[0, 1, 2, 3],
+        ids=[4, 5, 6, 7],
+        clients=[],
+        trained=(rows.values(), []),
+        updates=rows.values(),
+        payload=rows,
+        idle=torch.zeros(1, 2),
+        view=ServerView(alike, rows.take([0]), 0, Key(0)),
+    )
+    left = finite(FoldedMessages.of(rows, alike), part)
+    assert (len(left), left.total.tolist()) == (2, [6.0, 8.0])

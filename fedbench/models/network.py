@@ -130,9 +130,13 @@ class Network(ABC):
         return F.linear(features, params[self.head], bias)
 
     @property
-    def untrained(self) -> Tree:
-        """Values of a module's state dict that no run changes."""
-        return {}
+    def size(self) -> int:
+        """Number of parameters of the whole network, whose bits are given for each of them."""
+        return Layout.of(self.shapes).d
+
+    def state_dict(self, params: Tree) -> Tree:
+        """Return all that a module's state dict has, by its names, with these parameters."""
+        return params
 
     @abstractmethod
     def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:

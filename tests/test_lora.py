@@ -125,7 +125,7 @@ def test_the_last_layer_is_trained_as_it_is_statistics_move_and_the_rest_is_froz
     assert set(network.frozen) == {"conv.weight", "conv.bias", "norm.weight", "norm.bias"}
     assert (network.head, network.head_bias) == ("fc.weight", "fc.bias")
     assert (network.fan_in("conv.weight.A"), network.fan_in("conv.weight.B")) == (9, 2)
-    assert network.size == network.base.size == 36 + 4 + 4 + 4 + 640 + 10 + 8
+    assert network.parameters == network.base.parameters == 36 + 4 + 4 + 4 + 640 + 10 + 8
     require_network(network)
     require_init(network)
     assert footprint(network, 8) == footprint(network.base, 8), "merged weights are stored, too"

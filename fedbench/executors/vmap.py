@@ -293,4 +293,4 @@ def cheapest(steps: Sequence[int], most: int, overhead: float) -> list[int]:
 
 def footprint(network: Network, batch: int, convolve: Convolve = conv2d) -> int:
     """Bytes of a client in lock step: copies of its parameters, what a step saves, gradients."""
-    return COPIES * 4 * network.size + 2 * batch * saved_bytes(network, convolve)
+    return COPIES * 4 * network.parameters + 2 * batch * saved_bytes(network, convolve)

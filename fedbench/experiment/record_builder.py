@@ -103,7 +103,7 @@ def build_record(
         id=setup.id,
         scenario=scenario,
         data_digest=setup.population.data.digest,
-        parameters=setup.shared.network.size,
+        parameters=setup.shared.network.parameters,
         trained=setup.shared.layout.d if scenario.adapter != adapters.NONE else None,
         vote=counts_votes(scenario),
         mechanism=scenario.mechanism,
@@ -132,7 +132,7 @@ def build_result(
     score = state.score
     assert score is not None  # the last round is always evaluated
     protocol = setup.plugins.protocol
-    d = setup.shared.network.size
+    d = setup.shared.network.parameters
     asked = sum(len(r.clients) + r.dropped for r in rounds)
     benign_messages = sum(len(r.clients) - r.malicious for r in rounds)
     entropies = [r.entropy_bits for r in rounds if r.entropy_bits is not None]

@@ -87,9 +87,9 @@ class LoRANet(Network):
         return self.base.head_names
 
     @property
-    def size(self) -> int:
+    def parameters(self) -> int:
         """Number of the base's parameters."""
-        return self.base.size
+        return self.base.parameters
 
     @property
     def title(self) -> str:

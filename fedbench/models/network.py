@@ -130,8 +130,8 @@ class Network(ABC):
         return F.linear(features, params[self.head], bias)
 
     @property
-    def size(self) -> int:
-        """Number of parameters of the whole network, whose bits are given for each of them."""
+    def parameters(self) -> int:
+        """Number of the whole network's parameters, by which bits are divided."""
         return Layout.of(self.shapes).d
 
     def state_dict(self, params: Tree) -> Tree:

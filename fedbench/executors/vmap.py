@@ -4,7 +4,6 @@ On an accelerator, and with small networks on a CPU, the time of a step is that 
 here many clients share them. `fedbench.executors.training.Loop` is the oracle.
 """
 
-import math
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -309,5 +308,4 @@ def cheapest(steps: Sequence[int], most: int, overhead: float) -> list[int]:
 
 def footprint(network: Network, batch: int, convolve: Convolve = conv2d) -> int:
     """Bytes of a client in lock step: copies of its parameters, what a step saves, gradients."""
-    size = sum(math.prod(shape) for shape in network.shapes.values()) * 4
-    return COPIES * size + 2 * batch * saved_bytes(network, convolve)
+    return COPIES * 4 * network.parameters + 2 * batch * saved_bytes(network, convolve)

@@ -25,7 +25,8 @@ from fedbench.core.errors import require
 from fedbench.core.settings import Settings, note, restored_after
 from fedbench.core.tiling import finite_rows
 from fedbench.data.datasets import Data
-from fedbench.executors.training import Client, Trained
+from fedbench.executors.factory import require_one_place
+from fedbench.executors.training import Client, Made, Trained
 from fedbench.experiment.callbacks import Callbacks, Follower, followed
 from fedbench.experiment.checkpoints import Checkpoint, Keeper
 from fedbench.experiment.commitments import commit, keep
@@ -41,6 +42,7 @@ from fedbench.experiment.measurements import Round
 from fedbench.experiment.prepare import choose_device, prepare
 from fedbench.experiment.record import Record
 from fedbench.experiment.record_builder import build_record, entropy_bits, evaluated, traffic
+from fedbench.experiment.remote import on_cluster
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
@@ -74,7 +76,9 @@ def play(
         scenario: The scenario to play.
         device: ``auto``, ``cpu``, ``cuda``, or a backend that a package registers with torch.
         executor: ``loop``, ``stacked``, ``padded``, ``recorded``, or ``auto``: the fastest one.
-        chunk: Clients that the stacked executor trains at once.
+            ``ray`` or ``ray:NAME``: that one in the processes of a cluster
+            (`fedbench.experiment.remote`).
+        chunk: Clients that the stacked executor trains at once, and the most of a cluster's task.
         callbacks: Followers of the run: objects of `Callback`, or functions that are called with
             each `Round`. What one raises ends the run.
         data: Samples to play on, by default the data set that the scenario names. The id of the
@@ -94,6 +98,7 @@ def play(
         PluginError: a plug-in raised, or returned what it must not.
     """
     require("states", states, states is None or canonical, "left out without canonical")
+    require_one_place(executor, isolate)
     followers = Callbacks(callbacks)
     start = now()
     choose_device(device)  # changes settings, too, which later runs on the device need
@@ -101,7 +106,7 @@ def play(
     with restored_after(restore), Isolation() if isolate else nullcontext() as isolation:
         load = registry.load if isolation is None else isolation.load
         setup = prepare(scenario, device, executor, chunk, data, load, canonical)
-        with followed(followers, setup.scenario):
+        with on_cluster(setup, executor, chunk) as setup, followed(followers, setup.scenario):
             state = begin(setup)
             rounds: list[Round] = []
             keeper = None if checkpoint is None else Keeper(checkpoint, setup, start)
@@ -153,13 +158,12 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     # 2  every client trains, the malicious ones as if honest
     with span("train"):
         clients = setup.clients(ids, trees, state.memories, step)
-        with Hook(plugins.protocol, "local_update"):
-            trained = setup.executor.train(clients)
+        trained, made = setup.executor.exchange(clients)
 
     # 3  mechanism and compression: from here on only the alphabet exists
     with span("compress"):
         idle = ask(plugins.protocol, "idle", Tensor, setup.shared, broadcast)
-        updates, honest = messages(setup, state, ids, clients, trained, idle, broadcast, step)
+        updates, honest = messages(setup, state, ids, trained, made, idle, broadcast, step)
         if state.defense is None:
             state.defense = Hook(plugins.defense, "init", step).returned(object, honest.spec)
 
@@ -237,23 +241,27 @@ def messages(
     setup: Setup,
     state: RunState,
     ids: Sequence[int],
-    clients: Sequence[Client],
     trained: Trained,
+    made: Made | None,
     idle: Tensor,
     broadcast: Payload,
     step: int,
 ) -> tuple[Tensor, Payload]:
-    """Protect and compress what was trained; return the updates ``(n, d)`` and ``n`` messages."""
+    """Protect and compress what was trained; return the updates ``(n, d)`` and ``n`` messages.
+
+    Messages that were ``made`` where clients train are protected alone.
+    """
     mechanism = setup.plugins.mechanism
     updates, memories = trained
     noise = [setup.secret.key("privacy", step, i) for i in ids]  # handed to no protocol
     complies = ~setup.noncompliant(ids)
-    updates, state.mechanism = protect_updates(
-        mechanism, updates, idle, noise, complies, state.mechanism
-    )
-    keys = [client.key for client in clients]
-    protocol = setup.plugins.protocol
-    honest, remembered = compress(protocol, setup.shared, updates, keys, memories, broadcast)
+    if made is None:
+        updates, state.mechanism = protect_updates(
+            mechanism, updates, idle, noise, complies, state.mechanism
+        )
+        work = (setup.plugins.protocol, setup.shared, updates, setup.keys(ids, step), memories)
+        made = compress(*work, broadcast)
+    honest, remembered = made
     state.memories.update(zip(ids, remembered, strict=True))
     return updates, protect_payload(mechanism, honest, noise, complies)
 
@@ -276,7 +284,7 @@ def attack_context(
     attack = setup.attack(view.step)
     protocol = setup.plugins.protocol
     _, memories = trained
-    keys = [client.key for client in clients]
+    keys = dict(zip(owned.rows.tolist(), setup.keys(owned.ids, view.step), strict=True))
     recruits, extra = setup.recruited(owned, clients, state.memories, honest, view.step)
     context = threat_model.AttackContext(
         honest=honest,

@@ -22,10 +22,11 @@ from moody import HUNDRED, MOODY, failures, first, installed, records
 
 from fedbench.core.errors import ConfigError
 from fedbench.data import archives
+from fedbench.executors.cluster import places
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import code_version
 from fedbench.sweeps.local import Options
-from fedbench.sweeps.on_ray import OnRay, places
+from fedbench.sweeps.on_ray import OnRay
 
 if importlib.util.find_spec("ray") is None and os.environ.get("CI") != "true":
     pytest.skip("Ray is not installed", allow_module_level=True)
@@ -346,12 +347,12 @@ def test_workers_map_the_data_set_instead_of_copying_it(cluster: Cluster) -> Non
         """
         import ray
         from fedbench.experiment.prepare import load_pool
-        from fedbench.sweeps import on_ray
+        from fedbench.executors import cluster
 
         def where(arrays):
             import warnings
             warnings.simplefilter("error")
-            data = on_ray._data(arrays)
+            data = cluster.data_of(arrays)
             for line in open("/proc/self/maps"):
                 first, last = (int(x, 16) for x in line.split()[0].split("-"))
                 if first <= data.x.data_ptr() < last:
@@ -359,7 +360,7 @@ def test_workers_map_the_data_set_instead_of_copying_it(cluster: Cluster) -> Non
 
         ray.init(address, log_to_driver=False, logging_level="ERROR")
         data = load_pool("digits")
-        line, *others = ray.get(ray.remote(where).remote(ray.put(on_ray._arrays(data))))
+        line, *others = ray.get(ray.remote(where).remote(ray.put(cluster.arrays_of(data))))
         assert others == [data.digest, 16.0, data.mean, None], others
         print(line)
         """

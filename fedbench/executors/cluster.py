@@ -41,16 +41,28 @@ def address_of(given: str | None = None) -> str:
 def connect(ray: Any, address: str, option: str) -> None:
     """Join the cluster, or start one here; `ConfigError` about the ``option`` if that fails."""
     new = {"num_cpus": available_cores(), "include_dashboard": False} if address == "local" else {}
+    require_reachable(address, option)
     try:
-        host, _, port = address.removeprefix("ray://").rpartition(":")
-        if host and port.isdigit():  # Ray itself would wait for minutes
-            socket.create_connection((host, int(port)), PATIENCE).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **new)
     except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
-        raise ConfigError(
-            f"{option} must be of a Ray cluster that runs and has this machine, got {address!r} "
-            f"({first_line(error.__cause__ or error)}); start it: ray start --head"
-        ) from error
+        raise _absent(address, option, error) from error
+
+
+def require_reachable(address: str, option: str) -> None:
+    """Raise `ConfigError` unless something answers there: Ray itself would wait for minutes."""
+    try:
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if host and port.isdigit():
+            socket.create_connection((host, int(port)), PATIENCE).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise _absent(address, option, error) from error
+
+
+def _absent(address: str, option: str, error: BaseException) -> ConfigError:
+    return ConfigError(
+        f"{option} must be of a Ray cluster that runs and has this machine, got {address!r} "
+        f"({first_line(error.__cause__ or error)}); start it: ray start --head"
+    )
 
 
 def places(resources: Mapping[str, float], cpus: int, gpus: float) -> int:

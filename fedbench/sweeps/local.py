@@ -18,6 +18,7 @@ from typing import Self
 
 from fedbench.core.errors import require
 from fedbench.core.threads import available_cores
+from fedbench.executors.cluster import address_of, imported, require_reachable
 from fedbench.executors.factory import remote_way, require_device, require_one_place
 from fedbench.executors.malloc import keep_memory
 from fedbench.experiment.cells import Run
@@ -68,10 +69,13 @@ class Options:
             require("--threads", self.threads, self.threads == 1, "1 with --canonical")
 
     def require_machine(self) -> None:
-        """Raise `Unavailable` if this machine has no such device, before anything is recorded."""
+        """Raise `ConfigError` if device or cluster are not there, before anything is recorded."""
         from fedbench.experiment.prepare import choose_device
 
         require_device(self.executor, choose_device(self.device))
+        if remote_way(self.executor) is not None:
+            imported("--executor ray")
+            require_reachable(address_of(), "RAY_ADDRESS")
 
     def checkpoint_of(self, run: Run) -> Checkpoint | None:
         """Return where and how often a run keeps its checkpoint, or None."""

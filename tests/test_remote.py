@@ -144,7 +144,7 @@ def numbers(record: Record) -> dict[str, Any]:
     return measured
 
 
-RUNS = {
+RUNS: dict[str, dict[str, Any]] = {
     "floats": {"attack": "sign-flip"},
     "masks": {"protocol": "fedpm", "attack": "mask-ipm"},
     "memories": {"protocol": "topk", "attack": "residual-release"},

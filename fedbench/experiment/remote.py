@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ from fedbench.executors.cluster import (
 from fedbench.executors.factory import remote_way
 from fedbench.executors.malloc import keep_memory
 from fedbench.executors.training import Client, Executor, Made, Trained, untouched
-from fedbench.experiment.forms import form_bytes, form_of
+from fedbench.experiment.forms import form_bytes, form_of, package_of
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.experiment.setup import Cohort, Setup
@@ -54,7 +54,6 @@ from fedbench.experiment.state_bytes import decode, encode
 from fedbench.payload.packets import Packet
 
 OPTION = "--executor ray"
-Kind = Literal["broadcast", "tasks", "results"]
 
 
 @contextmanager
@@ -113,7 +112,7 @@ class Remote(Executor):
     places: int = field(kw_only=True)  # tasks that ran at once when the run began
     task: Any = field(kw_only=True)  # the remote function
     run: tuple[Any, Any] = field(kw_only=True)  # Ray's references to what a process needs
-    carried: Counter[tuple[int, str, Kind]] = field(default_factory=Counter, kw_only=True)
+    carried: Counter[tuple[int, str, str]] = field(default_factory=Counter, kw_only=True)
     stored: dict[int, Stored] = field(default_factory=dict, kw_only=True)  # by id of the tree
 
     @classmethod
@@ -206,7 +205,7 @@ class Remote(Executor):
                 before[row] = answer["before"][place]
         hook = Hook(self.protocol, "message", clients.step)
         hook.must(len(forms) == 1, "messages of one form", f"{len(forms)} forms")
-        form = form_of(forms.pop())
+        form = form_of(forms.pop(), package_of(self.protocol.sends))
         ordered = [packets[row] for row in range(len(clients))]
         messages, _ = type(form).decode(ordered, form.spec, device)
         assert messages is not None  # honest ones are legal

@@ -2,31 +2,23 @@
 
 import dataclasses
 import statistics
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor
 from torch.profiler import record_function as span
 
 from fedbench.adversary import threat_model
 from fedbench.adversary.metrics import detection, effect
-from fedbench.api import Defense, ServerView, hooks
+from fedbench.api import hooks
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask
-from fedbench.core.choices import SUMS
-from fedbench.core.copies import sent
 from fedbench.core.devices import now
 from fedbench.core.errors import require
 from fedbench.core.settings import Settings, note, restored_after
-from fedbench.core.tiling import finite_rows
 from fedbench.data.datasets import Data
 from fedbench.executors.factory import require_one_place
-from fedbench.executors.training import Client, Made, Trained
 from fedbench.experiment.callbacks import Callbacks, Follower, followed
 from fedbench.experiment.checkpoints import Checkpoint, Keeper
 from fedbench.experiment.commitments import commit, keep
@@ -45,11 +37,19 @@ from fedbench.experiment.record_builder import build_record, entropy_bits, evalu
 from fedbench.experiment.remote import on_cluster
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
+from fedbench.experiment.stages import (
+    attack_context,
+    behind_masks,
+    defend,
+    heard_by_all,
+    messages,
+    remember,
+    send,
+    step_server,
+)
 from fedbench.experiment.state import RunState
+from fedbench.experiment.streamed import play_streamed_round, streams
 from fedbench.isolation.stand_ins import Isolation
-from fedbench.payload import Payload, masked_packets, sum_of_packets, summands
-from fedbench.payload.packets import Packet
-from fedbench.privacy.clients import compress, protect_payload, protect_updates
 
 
 def play(
@@ -64,6 +64,7 @@ def play(
     canonical: bool = False,
     states: Path | None = None,
     checkpoint: Checkpoint | None = None,
+    stream: bool | None = None,
     deliver: Callable[[DeployedModel], None] | None = None,
 ) -> Record:
     """Play a scenario from the first round to the last.
@@ -91,6 +92,8 @@ def play(
         checkpoint: File that keeps what the run needs to go on after it was killed, and how often.
             A run that finds its own there goes on from it; followers are told of its earlier rounds
             again. It stays until whoever has stored the record removes it.
+        stream: Add messages up as they come, ``chunk`` clients at a time, so that memory does not
+            grow with the cohort; None: where a round takes gigabytes, if rule and attack permit it.
         deliver: Called with the model that is deployed after the last round.
 
     Raises:
@@ -106,6 +109,8 @@ def play(
     with restored_after(restore), Isolation() if isolate else nullcontext() as isolation:
         load = registry.load if isolation is None else isolation.load
         setup = prepare(scenario, device, executor, chunk, data, load, canonical)
+        if streams(setup, stream):
+            setup = dataclasses.replace(setup, at_once=chunk)
         with on_cluster(setup, executor, chunk) as setup, followed(followers, setup.scenario):
             state = begin(setup)
             rounds: list[Round] = []
@@ -140,7 +145,12 @@ def begin(setup: Setup) -> RunState:
 
 
 def play_round(setup: Setup, state: RunState, step: int) -> Round:
-    """Play one round; ``state`` becomes what it is one round later."""
+    """Play one round; ``state`` becomes what it is one round later.
+
+    One that does not fit in memory is played by `play_streamed_round`, a few clients at a time.
+    """
+    if setup.at_once is not None:
+        return play_streamed_round(setup, state, step)
     plugins = setup.plugins
 
     # 1  the server samples clients and sends; they get what the bytes say, and some drop out
@@ -223,163 +233,5 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         commitment=commitment,
         **forged.fields,
         **achieved,
-        **traffic(setup, sent, down, len(asked), accepted, malicious),
+        **traffic(setup, [p.bits for p in sent], down, len(asked), accepted, malicious),
     )
-
-
-def send(setup: Setup, server: Any, ids: Sequence[int], step: int) -> tuple[list[Packet], Payload]:
-    """Return the packets that the server sends to the clients ``ids``, and what they decode to."""
-    key = setup.secret.key("broadcast", step)
-    sent = hooks.broadcast(setup.plugins.protocol, setup.shared, server, ids or [0], key)
-    packets = sent.encode()
-    received, _ = type(sent).decode(packets, sent.spec, setup.shared.device)
-    assert received is not None  # the server's own message is legal
-    return packets, received
-
-
-def messages(
-    setup: Setup,
-    state: RunState,
-    ids: Sequence[int],
-    trained: Trained,
-    made: Made | None,
-    idle: Tensor,
-    broadcast: Payload,
-    step: int,
-) -> tuple[Tensor, Payload]:
-    """Protect and compress what was trained; return the updates ``(n, d)`` and ``n`` messages.
-
-    Messages that were ``made`` where clients train are protected alone.
-    """
-    mechanism = setup.plugins.mechanism
-    updates, memories = trained
-    noise = [setup.secret.key("privacy", step, i) for i in ids]  # handed to no protocol
-    complies = ~setup.noncompliant(ids)
-    if made is None:
-        updates, state.mechanism = protect_updates(
-            mechanism, updates, idle, noise, complies, state.mechanism
-        )
-        work = (setup.plugins.protocol, setup.shared, updates, setup.keys(ids, step), memories)
-        made = compress(*work, broadcast)
-    honest, remembered = made
-    state.memories.update(zip(ids, remembered, strict=True))
-    return updates, protect_payload(mechanism, honest, noise, complies)
-
-
-def attack_context(
-    setup: Setup,
-    state: RunState,
-    clients: Sequence[Client],
-    trained: Trained,
-    updates: Tensor,
-    honest: Payload,
-    idle: Tensor,
-    owned: threat_model.OwnedRows,
-    view: ServerView,
-) -> threat_model.AttackContext:
-    """Return what the round looks like before the adversary moves, its own training done.
-
-    What its clients learn before that training becomes the state's.
-    """
-    attack = setup.attack(view.step)
-    protocol = setup.plugins.protocol
-    _, memories = trained
-    keys = dict(zip(owned.rows.tolist(), setup.keys(owned.ids, view.step), strict=True))
-    recruits, extra = setup.recruited(owned, clients, state.memories, honest, view.step)
-    context = threat_model.AttackContext(
-        honest=honest,
-        updates=updates,
-        trained=updates[sent(owned.rows, updates.device)],
-        idle=idle,
-        owned=owned,
-        codec=threat_model.own_codec(protocol, setup.shared, keys, memories),
-        memories=memories,
-        server=state.server,
-        defense=setup.plugins.defense,
-        defense_state=state.defense,
-        view=view,
-        rehearse=partial(setup.rehearse, state.server, view.step),
-        recruits=recruits,
-        worked=Counter() if recruits is None else Counter(recruited=extra),
-    )
-    state.learned = threat_model.learn(attack, context, state.learned)
-    local = (owned, state.last_broadcast, view.step, state.learned)
-    own = threat_model.train(attack, setup.executor, clients, updates, *local)
-    return dataclasses.replace(context, trained=own)
-
-
-def heard_by_all(setup: Setup, server: Any, ids: Sequence[int], trees: Sequence[Any]) -> bool:
-    """True if all clients were sent the same; a broadcast of one row may be for a single client."""
-    if len(trees) > 1 or len(ids) > 1:
-        return len(trees) == 1
-    pair = [*(ids or [0])] * 2
-    key = setup.secret.key("audience")
-    return len(hooks.broadcast(setup.plugins.protocol, setup.shared, server, pair, key)) == 1
-
-
-def behind_masks(
-    setup: Setup, packets: list[Packet], received: Payload, accepted: Tensor, step: int
-) -> list[Packet]:
-    """Return the packets that travel: masked residues where ``sees`` is a secure sum.
-
-    The server decodes and adds them up, which must give the sum of what it ``received``: a rule
-    that is allowed there reads no more of it. A message that was rejected is in no sum.
-    """
-    if setup.sees not in SUMS:
-        return packets
-    numbers = summands(received, len(packets))
-    masked = masked_packets(numbers, setup.secret.key("secure sum", step))
-    expected = numbers.x.sum(dim=0).cpu() % numbers.modulus
-    assert torch.equal(sum_of_packets(masked, numbers.spec), expected)
-    arrived = dict(zip(accepted.nonzero()[:, 0].tolist(), masked, strict=True))
-    return [arrived.get(row, packet) for row, packet in enumerate(packets)]
-
-
-def remember(
-    setup: Setup, state: RunState, ids: Sequence[int], received: Payload, accepted: Tensor
-) -> None:
-    """Write what arrived into `Protocol.agreed`, where both ends remember it.
-
-    A message that was rejected, or whose values are not finite, changes nothing at either end.
-    """
-    name = setup.plugins.protocol.agreed
-    if name is None:
-        return
-    values = received.values()
-    arrived = [ids[row] for row in accepted.nonzero()[:, 0].tolist()]
-    for i, row, finite in zip(arrived, values, finite_rows(values).tolist(), strict=True):
-        if finite:
-            state.memories[i] = state.memories[i] | {name: row.clone()}
-
-
-def defend(
-    defense: Defense[Any], received: Payload, state: RunState, view: ServerView, queried: bool
-) -> Tensor:
-    """``(k,)``: the defense's estimate of the honest mean; its state becomes the next one.
-
-    A state that is ``queried`` again, by `effect`, is copied first.
-    """
-    before = hooks.copied(defense, "aggregate", state.defense) if queried else state.defense
-    aggregate, state.defense = hooks.aggregate(defense, received.copied(), before, view.copied())
-    return aggregate
-
-
-def step_server(
-    setup: Setup, state: RunState, received: Payload, aggregate: Tensor | None, view: ServerView
-) -> None:
-    """Add central noise, and take the protocol's step; without an aggregate nothing moves.
-
-    A mechanism that promised central noise adds it to a skipped round's nothing, too.
-    """
-    mechanism = setup.plugins.mechanism
-    if aggregate is None:
-        if not mechanism.central:
-            return
-        aggregate = received.values().new_zeros(received.values().shape[1])
-    step = view.step
-    aggregate, state.mechanism = hooks.on_aggregate(
-        mechanism, aggregate, received, view, setup.secret.key("mechanism", step), state.mechanism
-    )
-    given = (aggregate, setup.announced(received), setup.secret.key("server", step))
-    protocol = setup.plugins.protocol
-    state.server = ask(protocol, "server_step", object, setup.shared, state.server, *given)

@@ -220,7 +220,9 @@ def test_gaussian_noise_for_privacy_has_tails_the_right_variance_and_finite_ends
     torch.testing.assert_close(same, x, rtol=1e-12, atol=0)
 
     class Ends(Key):
-        def bits(self, count: int, device: torch.device | str = "cpu") -> torch.Tensor:
+        def bits(
+            self, count: int, device: torch.device | str = "cpu", skip: int = 0
+        ) -> torch.Tensor:
             return torch.tensor([0, -1])
 
     # with 53 bits the largest would round to 1, whose quantile is infinite

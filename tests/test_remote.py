@@ -308,3 +308,15 @@ def test_what_does_not_go_together_is_refused_in_a_line(monkeypatch: pytest.Monk
         play(SMALL, device="cpu", executor="ray")
     assert Options(executor="ray").processes(6) == 1
     assert Options(executor="ray", workers=2).processes(6) == 2
+
+
+def test_a_streamed_run_on_a_cluster_is_the_local_one(
+    made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = SMALL.model_copy(update={"protocol": "signsgd", "attack": "sign-flip"})
+    local = play(scenario, device="cpu", executor="loop", chunk=3, stream=True)
+    monkeypatch.setitem(sys.modules, "ray", HereAndNow(2))
+    there = play(scenario, device="cpu", executor="ray", chunk=3, stream=True)
+    assert numbers(there) == numbers(local)
+    (executor,) = made
+    assert executor.ray.tasks > 2 * scenario.rounds  # parts of three clients, in two tasks each

@@ -30,7 +30,9 @@ def with_bits(payload: Any, bits: Tensor) -> Any:
 
 def ones_of(view: AttackView) -> tuple[Tensor, int]:
     """Return how many messages it reads, or its own if none, say 1, ``(d,)`` int64, of how many."""
-    view.notes["benign"] = len(view.seen)
+    view.notes["benign"] = len(view.seen if view.sums is None else view.sums)
+    if view.sums is not None:
+        return view.sums.ones().long(), len(view.sums)
     read = bits_of(view.seen if len(view.seen) else view.own)
     return read.sum(dim=0), len(read)
 
@@ -179,8 +181,12 @@ class Margin(Reader):
     rest: Literal["honest", "against"] = "honest"
     knows: Literal["colluders", "all"] = "all"
 
+    @property
+    def folds(self) -> bool:
+        return True
+
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        m = len(view.own)
+        m = view.m
         counts, b = ones_of(view)
         if self.knows == "colluders" and view.n > m:
             counts = (counts * (view.n - m) / b).round().long()
@@ -228,15 +234,16 @@ class MaskVotes(Reader):
         ones = round(float(counts.sum()) / b)
         rows = len(view.own)
         key = view.key.fold("mask")
+        skip = view.first * len(theta)
         if self.density == "free" and self.how == "threshold":
             bits = theta[None] > 0.5
         elif self.density == "free":
-            bits = key.bernoulli(theta.expand(rows, -1))
+            bits = key.uniform(rows, len(theta), device=theta.device, skip=skip) < theta
         elif self.how == "threshold":
             tie = key.uniform(len(theta), device=theta.device)
             bits = largest((theta + 1e-6 * tie)[None], ones)
         else:
-            u = key.uniform(rows, len(theta), device=theta.device).double() + 2.0**-25
+            u = key.uniform(rows, len(theta), device=theta.device, skip=skip).double() + 2.0**-25
             # The clip keeps certain bits certain: 24-bit draws reach +-17.4 only.
             bits = largest(torch.logit(theta, eps=1e-16) + torch.logit(u), ones)
         return with_bits(view.own, bits), memory
@@ -270,11 +277,15 @@ class MaskALIE(MaskVotes):
     knows: Literal["colluders", "all"] = "all"
     side: Literal["worse", "minus"] = "worse"
 
+    @property
+    def folds(self) -> bool:
+        return self.side == "minus"  # the worse side is told by the updates of all its clients
+
     def __post_init__(self) -> None:
         require("MaskALIE.z", self.z, self.z is None or self.z >= 0, "None or >= 0")
 
     def changed(self, view: AttackView, theta: Tensor, memory: Any) -> tuple[Tensor, Any]:
-        z = largest_z(view.n, len(view.own)) if self.z is None else self.z
+        z = largest_z(view.n, view.m) if self.z is None else self.z
         z = abs(z) if self.side == "worse" else max(0.0, z)
         view.notes["z"] = z
         sigma = (theta * (1 - theta)).sqrt_()
@@ -309,6 +320,10 @@ class MaskIPM(MaskVotes):
     how: Literal["sample", "threshold"] = "sample"
     density: Literal["benign", "free"] = "benign"
     knows: Literal["colluders", "all"] = "all"
+
+    @property
+    def folds(self) -> bool:
+        return True
 
     def __post_init__(self) -> None:
         require("MaskIPM.eps", self.eps, self.eps > 0, "> 0")

@@ -27,8 +27,8 @@ class Reader(Attack):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crafted(Reader):
-    """Attack that makes rows of real numbers out of the honest rows it reads.
+class Sender(Reader):
+    """Attack that sends rows of real numbers, made of the messages it reads.
 
     Args:
         via: ``codec``: compress the dense vector as the client would; ``wire``: the closest legal
@@ -37,6 +37,11 @@ class Crafted(Reader):
 
     knows: Literal["colluders", "all"] = "all"
     via: Literal["codec", "wire"] = "codec"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crafted(Sender):
+    """Attack that makes rows of real numbers out of the honest rows it reads."""
 
     @abstractmethod
     def rows(self, view: AttackView, honest: Tensor) -> Tensor:
@@ -111,6 +116,15 @@ def honest_rows(view: AttackView) -> Tensor | None:
         view.notes["ended"] = "nothing finite to start from"
         return None
     return values if bool(finite.all()) else values[finite]
+
+
+def honest_mean(view: AttackView) -> Tensor | None:
+    """Return the mean ``(k,)`` float32 of `honest_rows`; None, recorded, without any."""
+    if view.sums is not None:
+        view.notes["benign"] = len(view.sums)
+        return view.sums.mean().to(torch.float32)
+    honest = honest_rows(view)
+    return None if honest is None else honest.mean(dim=0)
 
 
 def sender(view: AttackView, via: Literal["codec", "wire"]) -> Callable[[Tensor], Payload]:

@@ -1,18 +1,17 @@
 """Inner-product manipulation (IPM, "fall of empires")."""
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-from torch import Tensor
+from typing import Any, ClassVar
 
 from fedbench.api import AttackView, Choices
 from fedbench.core.errors import require
+from fedbench.payload import Payload
 
-from .crafted import Crafted, mirrored
+from .crafted import Sender, honest_mean, mirrored, sender
 
 
 @dataclass(frozen=True, kw_only=True)
-class IPM(Crafted):
+class IPM(Sender):
     """All colluders send ``-eps * mean``, so that the aggregate points away from the honest mean.
 
     A small ``eps`` (0.1) hides near the honest messages and turns rules that select or take the
@@ -34,5 +33,12 @@ class IPM(Crafted):
     def __post_init__(self) -> None:
         require("IPM.eps", self.eps, self.eps > 0, "> 0")
 
-    def rows(self, view: AttackView, honest: Tensor) -> Tensor:
-        return mirrored(view, honest.mean(dim=0), self.eps)
+    @property
+    def folds(self) -> bool:
+        return True
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        mean = honest_mean(view)
+        if mean is None:
+            return view.own, memory
+        return sender(view, self.via)(mirrored(view, mean, self.eps)), memory

@@ -47,13 +47,20 @@ class RankReversal(Attack):
             return self.voters
         return None if self.voters == "all" else 0
 
+    @property
+    def folds(self) -> bool:
+        return True
+
     def needs(self) -> Knowledge:
         return Knowledge("colluders")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
         own: Any = view.own
         voting = view.seen if view.recruits is None else view.recruits
-        votes = voting.values().sum(dim=0, dtype=torch.int64)[None]
+        if view.sums is None:
+            votes = voting.values().sum(dim=0, dtype=torch.int64)[None]
+        else:
+            votes = view.sums.total.long()[None]
         position = reputation(ranking(votes, own.sizes), own.sizes)
         return own.nearest(-position.expand(len(own), -1)), memory
 

@@ -7,7 +7,7 @@ from fedbench.api import AttackView, Choices, Knowledge
 from fedbench.core.errors import require
 from fedbench.payload import Payload
 
-from .crafted import Reader, honest_rows, mirrored, sender
+from .crafted import Reader, honest_mean, mirrored, sender
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +41,19 @@ class SignFlip(Reader):
     def __post_init__(self) -> None:
         require("SignFlip.scale", self.scale, self.scale > 0, "> 0")
 
+    @property
+    def folds(self) -> bool:
+        return True
+
     def needs(self) -> Knowledge:
         return Knowledge() if self.of == "own" else super().needs()
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
         if self.of == "mean":
-            honest = honest_rows(view)
-            if honest is None:
+            mean = honest_mean(view)
+            if mean is None:
                 return view.own, memory
-            flipped = mirrored(view, honest.mean(dim=0), self.scale)
+            flipped = mirrored(view, mean, self.scale)
             return sender(view, self.via)(flipped), memory
         own = view.own
         if self.via == "wire":

@@ -23,9 +23,10 @@ from paired import short
 from round_phases import Plan, ready
 
 from fedbench.executors.malloc import keep_memory
+from fedbench.experiment.stages import messages, send
 from fedbench.payload import Payload
 from fedbench.payload.packets import code_residues, decode_residues, pack, unpack
-from fedbench.run import begin, messages, send
+from fedbench.run import begin
 
 PROTOCOLS = ("fsl", "signsgd", "drive", "qsgd", "fedpm", "fedmrn", "fedavg")
 Work = Callable[[], object]

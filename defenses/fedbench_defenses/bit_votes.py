@@ -10,7 +10,7 @@ from torch import Tensor
 from fedbench.api import Defense, Prefilter, ServerView, Traits
 from fedbench.core.errors import require
 from fedbench.core.tiling import column_sums, row_sums, tiles
-from fedbench.payload import BinaryMasks, Payload, SignBits
+from fedbench.payload import BinaryMasks, FoldedMessages, Payload, SignBits
 from fedbench.protocols.fsl import FailureBound
 
 from .distances import middle
@@ -23,18 +23,21 @@ def bits_of(received: Payload) -> Tensor:
     return received.positive if isinstance(received, SignBits) else received.mask
 
 
-def ones_of(received: Payload) -> Tensor:
+def ones_of(received: Payload | FoldedMessages) -> Tensor:
     """Return how many of the rows say 1, ``(d,)`` float64."""
+    if not isinstance(received, Payload):
+        return received.ones()
     return column_sums(bits_of(received), torch.int32).to(torch.float64)
 
 
-def as_values(theta: Tensor, received: Payload) -> Tensor:
+def as_values(theta: Tensor, received: Payload | FoldedMessages) -> Tensor:
     """Return ``(k,)`` values of the probabilities ``theta (d,)`` of a 1, and the mean of floats."""
-    if isinstance(received, SignBits):
+    form = received if isinstance(received, Payload) else received.form
+    if isinstance(form, SignBits):
         return 2 * theta - 1
-    assert isinstance(received, BinaryMasks)
-    rest = exact_mean(received.rest).to(theta)
-    return torch.cat([2 * theta - 1 if received.signed else theta, rest])
+    assert isinstance(form, BinaryMasks)
+    rest = exact_mean(form.rest) if isinstance(received, Payload) else received.mean()[len(theta) :]
+    return torch.cat([2 * theta - 1 if form.signed else theta, rest.to(theta)])
 
 
 def pseudo_count(n: int, c: float) -> float:
@@ -103,10 +106,19 @@ class LogOddsCap(Defense[None]):
         return 0  # bits are bounded by themselves, but floats beside them are averaged
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        return self.capped(received, view), None
+
+    def aggregate_sums(
+        self, received: FoldedMessages, state: None, view: ServerView
+    ) -> tuple[Tensor, None]:
+        return self.capped(received, view), None
+
+    def capped(self, received: Payload | FoldedMessages, view: ServerView) -> Tensor:
+        """Return ``(k,)``: the probabilities as values, and the mean of floats."""
         n = len(received)
         a = pseudo_count(n, self.c)
         view.findings.notes["pseudo_count"] = a
-        return as_values((ones_of(received) + a) / (n + 2 * a), received), None
+        return as_values((ones_of(received) + a) / (n + 2 * a), received)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +156,15 @@ class VoteMargin(Defense[None]):
         return 0  # bits are bounded by themselves, but floats beside them are averaged
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        return self.counted(received, view), None
+
+    def aggregate_sums(
+        self, received: FoldedMessages, state: None, view: ServerView
+    ) -> tuple[Tensor, None]:
+        return self.counted(received, view), None
+
+    def counted(self, received: Payload | FoldedMessages, view: ServerView) -> Tensor:
+        """Return the mean ``(k,)``, and write down what of it no ``f`` rows can overturn."""
         n = len(received)
         f = self.f or 0
         ones = ones_of(received)
@@ -151,7 +172,7 @@ class VoteMargin(Defense[None]):
         certified = float((missing > f).double().mean())
         view.findings.notes |= {"certified": certified, "margin": float(middle(missing))}
         view.findings.notes |= failure_notes(ones, n, f)
-        return as_values(ones / n, received), None
+        return as_values(ones / n, received)
 
 
 def deviation(x: Tensor, floor: float) -> tuple[Tensor, Tensor]:

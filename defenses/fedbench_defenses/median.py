@@ -1,6 +1,7 @@
 """Median, trimmed mean and mean around the median (MeaMed) of every coordinate."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
 from fedbench.core.order_statistics import by_tiles
-from fedbench.payload import Payload
+from fedbench.core.tiling import tiles
+from fedbench.payload import FoldedMessages, Payload
 
 from .mean import exact_mean
 
@@ -29,6 +31,19 @@ def near_median(rows: Tensor, count: int) -> Tensor:
     return exact_mean(rows.gather(0, window))
 
 
+def of_counts(received: FoldedMessages, f: Callable[[Tensor], Tensor], ranks: range) -> Tensor:
+    """Return ``(k,)``, ``f`` of these ranks ``(r, t)`` of the sorted columns of bits.
+
+    Of ``n`` bits, ``s`` of them ones, exactly the last ``s`` ranks are 1.
+    """
+    zeros = len(received) - received.ones()
+    rank = torch.arange(ranks.start, ranks.stop, device=zeros.device)[:, None]
+    parts = [
+        f(received.bits_as_values(rank >= tile)) for (tile,) in tiles(zeros.expand(len(rank), -1))
+    ]
+    return torch.cat(parts)
+
+
 class MeanOfRanks(Defense[None]):
     """Rule that averages some ranks of every coordinate's sorted values."""
 
@@ -38,6 +53,14 @@ class MeanOfRanks(Defense[None]):
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         return by_tiles(received.values(), exact_mean, ranks=self.ranks(len(received))), None
+
+    def traits(self) -> Traits:
+        return Traits(counts=True)
+
+    def aggregate_sums(
+        self, received: FoldedMessages, state: None, view: ServerView
+    ) -> tuple[Tensor, None]:
+        return of_counts(received, exact_mean, self.ranks(len(received))), None
 
     def order_weights(self, n: int) -> Tensor:
         weights = torch.zeros(n, dtype=torch.float64)
@@ -90,7 +113,7 @@ class TrimmedMean(MeanOfRanks):
         return range(f, n - f)
 
     def traits(self) -> Traits:
-        return Traits(mean_at_zero=True)
+        return Traits(counts=True, mean_at_zero=True)
 
     def rows_needed(self) -> int:
         return 2 * (self.f or 0) + 1  # one row must be left
@@ -117,7 +140,7 @@ class MeaMed(Defense[None]):
     f: int | None = None
 
     def traits(self) -> Traits:
-        return Traits(mean_at_zero=True)
+        return Traits(counts=True, mean_at_zero=True)
 
     def rows_needed(self) -> int:
         return 2 * (self.f or 0) + 1  # so that the median is a benign value
@@ -128,3 +151,10 @@ class MeaMed(Defense[None]):
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         count = max(len(received) - (self.f or 0), 1)
         return by_tiles(received.values(), lambda rows: near_median(rows, count)), None
+
+    def aggregate_sums(
+        self, received: FoldedMessages, state: None, view: ServerView
+    ) -> tuple[Tensor, None]:
+        n = len(received)
+        count = max(n - (self.f or 0), 1)
+        return of_counts(received, lambda rows: near_median(rows, count), range(n)), None

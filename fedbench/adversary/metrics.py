@@ -1,15 +1,18 @@
 """Metrics of an attack: how far it moved the aggregate, and whether it was detected."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedbench.adversary.threat_model import AttackContext, fresh
-from fedbench.api import Findings, hooks
+from fedbench.api import Defense, Findings, ServerView, hooks
 from fedbench.core.tiling import tiles
-from fedbench.payload import Payload, identical
+from fedbench.payload import FoldedMessages, Payload, identical
 
+NO_EFFECT: dict[str, Any] = {"gain": 0.0, "gain_mean": 0.0}  # equal messages have equal means
 NOT_FINITE = "not_finite"  # finding of a round: how many numbers of the rule's answer are none
 
 
@@ -23,19 +26,32 @@ def effect(
     """
     if len(context.owned) == 0:
         return {}
-    headers = forged_headers(context, received, accepted)
+    headers = {"headers": forged_headers(context, received, accepted)}
     if identical(received, context.honest) and bool(torch.isfinite(aggregate).all()):
-        return {"gain": 0.0, "gain_mean": 0.0, "headers": headers}  # what is equal has equal means
-    view = context.view.asked().copied()
-    honest = context.honest.copied()
-    rule = fresh(context.defense)  # the server's own would see which rows differ
-    clean = None
-    if hooks.ask(rule, "ready", bool, view):
-        clean, _ = hooks.aggregate(rule, honest, context.defense_state, view)
+        return NO_EFFECT | headers
+    clean = clean_answer(context.defense, context.honest, context.defense_state, context.view)
     honest_mean = _mean(context.honest, context.view.weights)
     sent_mean = _mean(received, context.view.weights[accepted])
+    return gains(aggregate, clean, sent_mean, honest_mean) | headers
+
+
+def clean_answer(
+    defense: Defense[Any], honest: Payload | FoldedMessages, state: Any, view: ServerView
+) -> Tensor | None:
+    """Return the answer ``(k,)`` of a rule to honest messages; None if it is not ready for them."""
+    rule = fresh(defense)  # the server's own would see which rows differ
+    view = view.asked().copied()
+    if not hooks.ask(rule, "ready", bool, view):
+        return None
+    return hooks.aggregate(rule, honest.copied(), state, view)[0]
+
+
+def gains(
+    aggregate: Tensor, clean: Tensor | None, sent_mean: Tensor, honest_mean: Tensor
+) -> dict[str, Any]:
+    """Return `gain` and `gain_mean` of answers and means ``(k,)``."""
     gain = None if clean is None else _relative(aggregate, clean)
-    return {"gain": gain, "gain_mean": _relative(sent_mean, honest_mean), "headers": headers}
+    return {"gain": gain, "gain_mean": _relative(sent_mean, honest_mean)}
 
 
 def detection(findings: Findings, aggregate: Tensor, malicious: Tensor) -> dict[str, Any]:
@@ -57,6 +73,40 @@ def detection(findings: Findings, aggregate: Tensor, malicious: Tensor) -> dict[
     return fields
 
 
+@dataclass(frozen=True)
+class ForgedHeader:
+    """Distance of a header of some rows from the honest ones.
+
+    Args:
+        scales: Whether it holds floats, like scales, and not integers or bools, like seeds.
+        ratio: Of scales, the largest ratio to the honest one; None without a finite row.
+        new: Of others, how many the client's own honest message does not have at all.
+        count: Of others, how many they are.
+    """
+
+    scales: bool
+    ratio: float | None = None
+    new: int = 0
+    count: int = 0
+
+
+def merged(parts: Sequence[Mapping[str, ForgedHeader]]) -> dict[str, float | None]:
+    """Return for each header of some rows the largest ratio, or the share that is new (float32).
+
+    >>> merged([{"seed": ForgedHeader(False, new=n, count=2)} for n in (0, 1)])
+    {'seed': 0.25}
+    """
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: _one([part[name] for part in parts if name in part]) for name in names}
+
+
+def _one(parts: Sequence[ForgedHeader]) -> float | None:
+    if parts[0].scales:
+        return max((part.ratio for part in parts if part.ratio is not None), default=None)
+    new = torch.tensor(float(sum(part.new for part in parts)))
+    return float(new / max(sum(part.count for part in parts), 1))
+
+
 def forged_headers(
     context: AttackContext, received: Payload, accepted: Tensor
 ) -> dict[str, float | None]:
@@ -66,6 +116,13 @@ def forged_headers(
     least a thousandth of its row's largest (None without a finite row); of integers and bools, like
     seeds and indices, the share that its own message does not have at all.
     """
+    return merged([compared_headers(context, received, accepted)])
+
+
+def compared_headers(
+    context: AttackContext, received: Payload, accepted: Tensor
+) -> dict[str, ForgedHeader]:
+    """Compare the headers of the accepted malicious rows, which may be a part of the round's."""
     rows = [row for row in context.owned.rows.tolist() if accepted[row]]
     if not rows or not context.honest.headers():
         return {}
@@ -75,20 +132,21 @@ def forged_headers(
     return {name: _forged(sent[name], own[name]) for name in own}
 
 
-def _forged(sent: Tensor, own: Tensor) -> float | None:
+def _forged(sent: Tensor, own: Tensor) -> ForgedHeader:
     if sent.is_floating_point():
         honest = own.double().abs()
         floor = 1e-3 * honest.amax(dim=1, keepdim=True).clamp_min(1e-30)
         ratios = (sent.double().abs() / torch.maximum(honest, floor)).amax(dim=1)
         finite = ratios[torch.isfinite(ratios)]
-        return float(finite.max()) if len(finite) else None
+        return ForgedHeader(True, float(finite.max()) if len(finite) else None)
     if torch.equal(sent, own):
-        return 0.0
+        count = int(own.sum()) if own.dtype == torch.bool else own.numel()
+        return ForgedHeader(False, new=0, count=count)
     pairs = list(zip(sent, own, strict=True))
     if sent.dtype == torch.bool:
         pairs = [(a.nonzero(), b.nonzero()) for a, b in pairs]
     new = torch.cat([~torch.isin(a.flatten(), b) for a, b in pairs])
-    return float(new.float().mean()) if len(new) else 0.0
+    return ForgedHeader(False, new=int(new.sum()), count=len(new))
 
 
 def _mean(payload: Payload, weights: Tensor) -> Tensor:

@@ -16,7 +16,16 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, Memory, Protocol, ServerView, Shared, Traits, hooks
-from fedbench.api.attack import TIERS, Attack, AttackView, Knowledge, Local, Oracle, Rehearsal
+from fedbench.api.attack import (
+    TIERS,
+    Attack,
+    AttackView,
+    Knowledge,
+    Local,
+    Oracle,
+    Rehearsal,
+    Tier,
+)
 from fedbench.api.hooks import Note
 from fedbench.core.blame import Hook, shown
 from fedbench.core.copies import sent
@@ -24,7 +33,7 @@ from fedbench.core.permutations import Listed, Permutation, permutation
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
 from fedbench.executors.training import Client, Executor
-from fedbench.payload import Payload
+from fedbench.payload import FoldedMessages, Payload
 from fedbench.payload.packets import Packet
 
 # What an attack remembers: per client id, or under `COLLUDERS` for all of them together.
@@ -149,9 +158,43 @@ class OwnedRows:
     numbers: Sequence[int]  # of each of them among all clients that the adversary owns
     total: int  # clients that the adversary owns
     secret: Secret  # root of the adversary's draws in this round, and of the oracle's
+    places: Sequence[int] | None = None  # of a part of a round: its rows' places in the whole
+
+    def part(self, numbers: Sequence[int]) -> "OwnedRows":
+        """Return some of them, whose messages are rows of a part of the round that is theirs."""
+        return dataclasses.replace(
+            self,
+            rows=torch.arange(len(numbers)),
+            ids=[self.ids[number] for number in numbers],
+            numbers=[self.numbers[number] for number in numbers],
+            places=self.rows[list(numbers)].tolist(),
+        )
+
+    def place(self, row: int) -> int:
+        """Return the place in the round of a row."""
+        return row if self.places is None else self.places[row]
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Place of some of the adversary's rows in a round whose messages are not kept.
+
+    Args:
+        n: Rows of the round.
+        m: Rows of the adversary.
+        first: Number of the first of these rows among those ``m``.
+        sums: Sums of the messages that a tier above ``own`` may see.
+        worked: Work for the adversary in the round so far, as in `AttackContext`.
+    """
+
+    n: int
+    m: int
+    first: int
+    sums: FoldedMessages | None
+    worked: Counter[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +217,12 @@ class AttackContext:
     recruits: Payload | None = None  # honest messages of its clients that the attack asked for
     # Work for the adversary in the round, by what it is: samples, and clients that are not in it.
     worked: Counter[str] = field(default_factory=Counter)
+    part: Part | None = None  # where the messages are some of the round's, all the adversary's
+
+    @property
+    def n(self) -> int:
+        """Number of rows of the round."""
+        return len(self.honest) if self.part is None else self.part.n
 
     @property
     def benign(self) -> Tensor:
@@ -210,7 +259,7 @@ def train(
             part=number,
             parts=owned.total,
             step=step,
-            key=owned.secret.key("poison", row),
+            key=owned.secret.key("poison", owned.place(row)),
             classes=network.classes,
             learned=alone(learned),
             head=network.head_names,
@@ -275,7 +324,10 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
         owner = context.owned.ids[number] if alone else COLLUDERS
         view = attack_view(attack, context, part)
         hook = Hook(attack, "craft", view.step, [owner] if alone else context.owned.ids)
-        crafted, memory[owner] = hooks.craft(hook, view, memory.get(owner), context.honest)
+        crafted, remembered = hooks.craft(hook, view, memory.get(owner), context.honest)
+        forgets = view.sums is None or remembered is None
+        hook.must(forgets, "None as the memory of an attack that folds", remembered)
+        memory[owner] = remembered
         packets |= dict(zip(part, crafted, strict=True))
         notes |= hooks.legible_notes(hook, view.notes)
         trace += hooks.legible_trace(hook, view.trace)
@@ -331,23 +383,36 @@ def attack_view(
     where = rows.to(context.updates.device)
     mine = torch.isin(context.owned.rows, rows).nonzero()[:, 0].to(where.device)
     sent = context.view.broadcast  # one message for all, or to each client its own
+    apart = needed.tier == "own"
+    draws = [context.owned.place(row) for row in part] if apart else []
+    whole = None if apart else context.part
     return AttackView(
         own=own,
         updates=context.updates[where],
         trained=context.trained[mine],
         idle=context.idle[where % len(context.idle)],
-        seen=context.honest.take(context.benign) if everyone else own.copied(),
-        n=len(context.honest),
+        seen=_seen(context, own, needed.tier),
+        n=context.n,
         broadcast=sent.copied() if len(sent) == 1 or everyone else sent.take(part),
         step=context.view.step,
-        key=context.owned.secret.key("craft", *(part if needed.tier == "own" else ())),
+        key=context.owned.secret.key("craft", *draws),
         compress=context.codec(part),
         memories=[alone(context.memories[row]) for row in part],
         defense=_oracle(context, rows, needed.tier) if needed.defense else None,
         state=alone(context.server) if needed.state else None,
         rehearsal=_rehearsal(context, part, needed),
         recruits=None if attack.recruits == 0 else alone(context.recruits),
+        m=len(own) if whole is None else whole.m,
+        first=0 if whole is None else whole.first,
+        sums=None if whole is None else alone(whole.sums),
     )
+
+
+def _seen(context: AttackContext, own: Payload, tier: Tier) -> Payload:
+    """Return the messages that may be read; none of a part of a round, which has their sums."""
+    if tier != "own" and context.part is not None:
+        return own.take([])
+    return context.honest.take(context.benign) if tier == "all" else own.copied()
 
 
 def alone(value: Any) -> Any:
@@ -374,7 +439,7 @@ def _rehearsal(context: AttackContext, part: Sequence[int], needed: Knowledge) -
     asked = [i for i, row in owners if row in part]
     sent = context.view.broadcast
     received = sent.take([part[0] % len(sent)])
-    return context.rehearse(asked, needed.tier == "own", received, len(context.honest))
+    return context.rehearse(asked, needed.tier == "own", received, context.n)
 
 
 def _oracle(context: AttackContext, rows: Tensor, tier: str) -> Oracle:

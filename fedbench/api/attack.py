@@ -11,7 +11,7 @@ from fedbench.api.protocol import Alphabets, Grad, Gradient, Memory, Variants
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.payload import Payload
+from fedbench.payload import FoldedMessages, Payload
 
 Tier = Literal["own", "colluders", "all"]
 Choices = dict[str, tuple[Any, ...]]  # values of each parameter
@@ -171,6 +171,11 @@ class AttackView:
         seen: The messages it may read: `own` for the tiers ``own`` and ``colluders``, those of the
             ``n - m`` benign clients for ``all``.
         n: Rows that the server will receive.
+        m: Messages that it is asked for in this round. They are more than `own` where a cohort does
+            not fit in memory and it is asked for a few at a time (`Attack.folds`).
+        first: Number of the first of `own` among those ``m``.
+        sums: Sums of the messages that it may read, where it is asked for a few at a time; `seen`
+            is then empty.
         broadcast: The server's message; where each client is sent its own, those it may read.
         step: Round, from 0.
         key: Randomness of the adversary.
@@ -200,8 +205,15 @@ class AttackView:
     state: Any = None
     rehearsal: Rehearsal | None = None
     recruits: Payload | None = None
+    m: int = 0
+    first: int = 0
+    sums: FoldedMessages | None = None
     notes: dict[str, float | int | str | bool] = field(default_factory=dict)
     trace: list[tuple[float, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.m:
+            object.__setattr__(self, "m", len(self.own))
 
     def loss(self, model: Deployed, x: Tensor, y: Tensor) -> Tensor:
         """Return the cross-entropy ``(N,)`` float64 in nats of each sample.
@@ -284,6 +296,17 @@ class Attack:
     def needs(self) -> Knowledge:
         """Return the knowledge that it needs."""
         return Knowledge()
+
+    @property
+    def folds(self) -> bool:
+        """True if the sums of the messages that it may see are enough for it.
+
+        Where a cohort does not fit in memory, it is asked for a few messages at a time, each time
+        with `AttackView.sums`. So it makes each message of these and of that client's own, draws
+        the rows of ``own`` as those behind the ``first`` of ``m``, and remembers nothing. The tier
+        ``own`` is not asked: each of its clients is alone in any case.
+        """
+        return False
 
     @property
     def recruits(self) -> int | None:

@@ -16,7 +16,7 @@ from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout
 from fedbench.models.network import Network
-from fedbench.payload import FloatVectors, Payload, Spec
+from fedbench.payload import FloatVectors, FoldedMessages, Payload, Spec
 
 
 @dataclass(eq=False)
@@ -101,6 +101,7 @@ class Traits:
 
     Args:
         reads_sum: Does it need no more than secure aggregation reveals, the sum of the rows?
+        counts: Is its answer to rows of bits made of how many say 1 in each column?
         model: Must the server add the answer to the weights that it sent, see `Protocol.adds`?
         network: Must it compute what the network answers to images?
         root: Does it need a message of the server's own, from clean root data?
@@ -119,6 +120,7 @@ class Traits:
     """
 
     reads_sum: bool = False
+    counts: bool = False
     model: bool = False
     network: bool = False
     root: bool = False
@@ -215,6 +217,17 @@ class Defense(Stage, ABC, Generic[State]):
 
         An answer that is not finite is played, scored and flagged.
         """
+
+    def aggregate_sums(
+        self, received: FoldedMessages, state: State | None, view: ServerView
+    ) -> tuple[Tensor, State | None]:
+        """Return what `aggregate` returns, from the sums of the accepted rows.
+
+        Sums are all that is left of a cohort that does not fit in memory. Rules with
+        `Traits.reads_sum`, or on bits with `Traits.counts`, override this, or are not played there.
+        It is equal to `aggregate` up to rounding.
+        """
+        raise NotImplementedError
 
     def sensitivity(self, clip: float, n: int) -> float | None:
         """Return the L2 change when one row of norm ``clip`` is replaced, if proved."""

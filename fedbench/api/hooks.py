@@ -27,7 +27,7 @@ from fedbench.core.blame import ask as ask
 from fedbench.core.blame import line, shown
 from fedbench.core.errors import IllegalPayloadError, PluginError
 from fedbench.core.tiling import finite_rows
-from fedbench.payload import Payload, require_same_form
+from fedbench.payload import FoldedMessages, Payload, require_same_form
 from fedbench.payload.packets import Packet
 
 if TYPE_CHECKING:
@@ -103,7 +103,12 @@ def on_payload(mechanism: Mechanism, payload: Payload, keys: Sequence[Any]) -> P
 
 
 def on_aggregate(
-    mechanism: Mechanism, mean: Tensor, received: Payload, view: ServerView, key: Any, state: Any
+    mechanism: Mechanism,
+    mean: Tensor,
+    received: Payload | FoldedMessages,
+    view: ServerView,
+    key: Any,
+    state: Any,
 ) -> tuple[Tensor, Any]:
     """Call `Mechanism.on_aggregate` and require as many numbers, and the next state."""
     hook = Hook(mechanism, "on_aggregate", view.step)
@@ -296,13 +301,18 @@ def _is_rows(x: object) -> bool:
 
 
 def aggregate(
-    rule: Defense[Any], received: Payload, state: Any, view: ServerView
+    rule: Defense[Any], received: Payload | FoldedMessages, state: Any, view: ServerView
 ) -> tuple[Tensor, Any]:
-    """Call `Defense.aggregate` and require ``(k,)`` real numbers, findings and the next state."""
-    hook = Hook(rule, "aggregate", view.step)
+    """Call `Defense.aggregate` and require ``(k,)`` real numbers, findings and the next state.
+
+    Of sums it is `Defense.aggregate_sums`.
+    """
+    folded = isinstance(received, FoldedMessages)
+    hook = Hook(rule, "aggregate_sums" if folded else "aggregate", view.step)
     with advised(hook, view, undeclared.DEFENSE, state):
         answer, after = hook.pair(received, state, view, remedy="write: return answer, state")
-    k = received.take([]).values().shape[1]
+    form = received.form if isinstance(received, FoldedMessages) else received.take([])
+    k = form.values().shape[1]
     good = isinstance(answer, Tensor) and answer.shape == (k,) and answer.is_floating_point()
     hook.must(good, f"({k},) real numbers and its state", answer)
     hook.must(not answer.requires_grad, "numbers without a graph (detach them)", "requires_grad")

@@ -27,6 +27,17 @@ class Mechanism:
     knob: ClassVar[tuple[str, float, float] | None] = None  # a field, its weak and its strong end
     batches: ClassVar[Literal["shuffled", "poisson"]] = "shuffled"  # how clients draw samples
 
+    @property
+    def folds(self) -> bool:
+        """True if it protects every client alone, whose messages may then be added up as they come.
+
+        Then its state is the same after `on_updates`, and of ``received`` `on_aggregate` reads the
+        number and the ``form``: these may be `FoldedMessages`.
+        """
+        mine = type(self)
+        updates = mine.on_updates is Mechanism.on_updates
+        return updates and mine.on_aggregate is Mechanism.on_aggregate
+
     def misfit(
         self, protocol: Protocol[Any], defense: Defense[Any], shared: Shared | None = None
     ) -> str | None:

@@ -237,27 +237,38 @@ class Key:
             return self.seed.to(device)
         return torch.full((), _signed(self.seed), dtype=torch.int64, device=device)
 
-    def bits(self, count: int, device: torch.device | str = "cpu") -> Tensor:
-        """Draw ``(count,)`` int64 whose 64 bits are uniform."""
+    def bits(self, count: int, device: torch.device | str = "cpu", skip: int = 0) -> Tensor:
+        """Draw ``(count,)`` int64 whose 64 bits are uniform, the first ``skip`` left out.
+
+        A stacked key leaves none out.
+        """
         if isinstance(self.seed, int) and not accelerated(torch.device(device)):
             out = np.empty(count, dtype=np.uint64)
             for start in range(0, count, _BLOCK):
                 stop = min(start + _BLOCK, count)
-                z = np.arange(start + 1, stop + 1, dtype=np.uint64)
+                z = np.arange(skip + start + 1, skip + stop + 1, dtype=np.uint64)
                 z *= np.uint64(_GAMMA)
                 z += np.uint64(self.seed)
                 _mix_numpy(z)
                 out[start:stop] = z
             return torch.from_numpy(out.view(np.int64))
         if isinstance(self.seed, Tensor):
+            assert not skip
             seed = self.seed.to(device)
             return _mix_torch(_counters((count,), seed.device) + seed)
-        counter = torch.arange(1, count + 1, dtype=torch.int64, device=device)
+        counter = torch.arange(skip + 1, skip + count + 1, dtype=torch.int64, device=device)
         return _mix_torch(counter.mul_(_signed(_GAMMA)).add_(_signed(self.seed)))
 
-    def uniform(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
-        """Draw float32 in [0, 1), multiples of 2**-24: exact, so equal on every device."""
-        draws = _shift_right(self.bits(math.prod(shape), device), 40)
+    def uniform(self, *shape: int, device: torch.device | str = "cpu", skip: int = 0) -> Tensor:
+        """Draw float32 in [0, 1), multiples of 2**-24: exact, so equal on every device.
+
+        Rows of a matrix are the same when they are drawn a few at a time, with those before them
+        left out:
+
+        >>> torch.equal(Key(0).uniform(1, 3, skip=3), Key(0).uniform(2, 3)[1:])
+        True
+        """
+        draws = _shift_right(self.bits(math.prod(shape), device, skip), 40)
         return draws.to(torch.float32).mul_(2.0**-24).reshape(shape)
 
     def integers(self, below: int, count: int, device: torch.device | str = "cpu") -> Tensor:

@@ -37,8 +37,8 @@ class SystemKey(Key):
         """Return a key whose seed may travel, and says nothing of other draws."""
         return fresh_key()
 
-    def bits(self, count: int, device: torch.device | str = "cpu") -> Tensor:
-        """Draw ``(count,)`` int64 of 64 bits of the operating system each."""
+    def bits(self, count: int, device: torch.device | str = "cpu", skip: int = 0) -> Tensor:
+        """Draw ``(count,)`` int64 of 64 bits of the operating system each; none is left out."""
         if not count:
             return torch.empty(0, dtype=torch.int64, device=device)
         return torch.frombuffer(bytearray(os.urandom(8 * count)), dtype=torch.int64).to(device)

@@ -89,6 +89,7 @@ def prepare(
         secret=secret,
         sources=resolution.sources,
         canonical=canonical,
+        at_once=None,
     )
     require_few_recruits(setup)
     require_theorem(setup)

@@ -3,6 +3,7 @@
 import platform
 import statistics
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -45,7 +46,7 @@ def evaluated(setup: Setup, state: RunState) -> dict[str, Any]:
 
 def traffic(
     setup: Setup,
-    up: list[Packet],
+    up: Sequence[int],
     down: list[Packet],
     asked: int,
     accepted: Tensor,
@@ -53,10 +54,11 @@ def traffic(
 ) -> dict[str, Any]:
     """Fields of a round that count rows and bits of the packets that were sent.
 
-    ``down`` is one packet for all the clients that were ``asked``, or one for each.
+    ``up`` are the bits of each client's packet; ``down`` is one packet for all the clients that
+    were ``asked``, or one for each.
     """
     extra: int = hooks.ask(setup.plugins.mechanism, "message_bits", int)
-    each = torch.tensor([packet.bits + extra for packet in up], dtype=torch.int64)
+    each = torch.tensor(up, dtype=torch.int64) + extra
     return {
         "malicious": int(malicious.sum()),
         "accepted": int(accepted.sum()),

@@ -22,7 +22,7 @@ from fedbench.experiment import cohorts
 from fedbench.experiment.compatibility import Plugins
 from fedbench.experiment.population import Population
 from fedbench.experiment.scenario import Scenario
-from fedbench.payload import Payload
+from fedbench.payload import FoldedMessages, Payload
 
 REHEARSING = 1000  # clients of an adversary that owns more than can be listed
 
@@ -40,6 +40,7 @@ class Setup:
     secret: Secret  # root of all draws of the run; no plug-in is handed it
     sources: Sequence[SourceFile]  # of plug-ins of other packages
     canonical: bool  # whether it is to have the same numbers on every processor
+    at_once: int | None  # clients of a round that are in memory at once; None: all of them
 
     def noncompliant(self, ids: Sequence[int]) -> Tensor:
         """``(n,)`` bool: clients that never add noise, the adversary's if its attack acts."""
@@ -204,7 +205,7 @@ class Setup:
         form = honest.take(present + [owned.rows.tolist()[0]] * len(absent))
         return form.put(list(range(len(present), len(ids))), sent), len(absent)
 
-    def announced(self, received: Payload) -> int:
+    def announced(self, received: Payload | FoldedMessages) -> int:
         """Number of messages that the server step is told; central noise hides the real one."""
         return self.scenario.per_round if self.plugins.mechanism.central else len(received)
 

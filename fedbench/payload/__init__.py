@@ -5,6 +5,7 @@ from fedbench.payload.base import Payload, Spec, identical, require_same_form, s
 from fedbench.payload.bits import BinaryMasks, NoiseMasks, ScaledSigns, SignBits
 from fedbench.payload.few_values import FewValues
 from fedbench.payload.floats import FloatVectors, HalfVectors, MixtureVectors
+from fedbench.payload.folded import FoldedMessages, has_bits_alone
 from fedbench.payload.levels import Levels
 from fedbench.payload.patches import CoordinatedPatches, Patch, SeededPatches, SparsePatches
 from fedbench.payload.rankings import Rankings, TopRankings, ranking, reputation
@@ -14,6 +15,7 @@ from fedbench.payload.scalars import History, MissedScalars, Scalars
 from fedbench.payload.sparse import GatedVectors, PrunedVectors, SeededSparse, SparseVectors
 
 __all__ = ["BinaryMasks", "Checks", "CoordinatedPatches", "FewValues", "FloatVectors"]
+__all__ += ["FoldedMessages", "has_bits_alone"]
 __all__ += ["GatedVectors", "HalfVectors", "History", "Levels", "MissedScalars", "MixtureVectors"]
 __all__ += ["NoiseMasks", "Patch", "Payload", "PrunedVectors", "Rankings", "Residues"]
 __all__ += [

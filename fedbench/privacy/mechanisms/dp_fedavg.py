@@ -10,7 +10,7 @@ from torch import Tensor
 from fedbench.api import Defense, DpEvent, Mechanism, Protocol, Release, ServerView, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
-from fedbench.payload import FloatVectors, Payload
+from fedbench.payload import FloatVectors, FoldedMessages, Payload
 from fedbench.privacy.clients import clipped
 from fedbench.privacy.events import GaussianSum
 
@@ -120,8 +120,17 @@ class DPFedAvg(Mechanism):
         x, below = clipped(updates, reference, state.norm)
         return x, ClipState(state.norm, int(below.sum()))
 
+    @property
+    def folds(self) -> bool:
+        return not self.adaptive  # the clip follows how many updates of all are below it
+
     def on_aggregate(
-        self, aggregate: Tensor, received: Payload, view: ServerView, key: Key, state: ClipState
+        self,
+        aggregate: Tensor,
+        received: Payload | FoldedMessages,
+        view: ServerView,
+        key: Key,
+        state: ClipState,
     ) -> tuple[Tensor, ClipState]:
         expected = view.expected
         noise = key.gaussian(len(aggregate), device=aggregate.device).to(aggregate)

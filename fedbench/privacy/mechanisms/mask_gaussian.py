@@ -31,6 +31,10 @@ class SampledMasks(Mechanism):
     c: float = 0.2
     clip: float | None = None
 
+    @property
+    def folds(self) -> bool:
+        return True
+
     def __post_init__(self) -> None:
         name = type(self).__name__
         require(f"{name}.c", self.c, 0 < self.c < 0.5, "in (0, 1/2)")

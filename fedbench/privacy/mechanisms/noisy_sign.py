@@ -52,6 +52,10 @@ class NoisySign(Mechanism):
     def event(self, release: Release) -> DpEvent:
         return NoisySigns(release.d, self.z)
 
+    @property
+    def folds(self) -> bool:
+        return True
+
     def on_updates(
         self, updates: Tensor, reference: Tensor, keys: Sequence[Key], state: Any
     ) -> tuple[Tensor, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedbench.api import Defense, DpEvent, Mechanism, Protocol, Release, ServerView, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
-from fedbench.payload import BinaryMasks, NoiseMasks, Payload, SignBits
+from fedbench.payload import BinaryMasks, FoldedMessages, NoiseMasks, Payload, SignBits
 from fedbench.privacy.events import FlippedBits
 
 
@@ -96,11 +96,21 @@ class FlipBits(Mechanism):
         odds = torch.full((bits.shape[1],), self.p, device=bits.device)
         return replace(payload, **{name: bits ^ torch.stack([key.bernoulli(odds) for key in keys])})
 
+    @property
+    def folds(self) -> bool:
+        return True
+
     def on_aggregate(
-        self, aggregate: Tensor, received: Payload, view: ServerView, key: Key, state: Any
+        self,
+        aggregate: Tensor,
+        received: Payload | FoldedMessages,
+        view: ServerView,
+        key: Key,
+        state: Any,
     ) -> tuple[Tensor, Any]:
         if not self.debias:
             return aggregate, state
-        middle = 0.5 if isinstance(received, BinaryMasks) and not received.signed else 0.0
+        form = received.form if isinstance(received, FoldedMessages) else received
+        middle = 0.5 if isinstance(form, BinaryMasks) and not form.signed else 0.0
         shrunk = self.slope if self.form == "affine" else 1 - 2 * self.p
         return middle + (aggregate - middle) / shrunk, state

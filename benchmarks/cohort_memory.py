@@ -1,0 +1,133 @@
+"""Memory and time of a round against its cohort, kept whole and streamed.
+
+    python benchmarks/cohort_memory.py [--clients N ...] [--whole N ...] [--only PROTOCOL]
+
+Each line is a process of its own that plays one round of a network of 986,938 weights on digits,
+with virtual clients of which a tenth are malicious, and prints the peak of its resident memory and
+CPU seconds a client: of training, and of all else, which is the framework's. The last lines say how
+much a client of the cohort adds to the peak, by least squares over the cohorts, beside its packet.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedbench import Scenario
+from fedbench.executors.training import Client, Loop, Trained
+from fedbench.run import play
+
+HIDDEN = 13337
+PAIRS = {  # protocol: attack
+    "fedpm": "mask-ipm",
+    "signsgd": "margin",
+    "fsl": "rank-reversal",
+    "qsgd": "ipm",
+    "fedavg": "ipm",
+}
+
+
+class Wide(torch.nn.Module):
+    """One wide layer: many weights that are quickly trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(64, HIDDEN, bias=False)
+        self.last = torch.nn.Linear(HIDDEN, 10, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return scores ``(B, 10)`` of digits ``(B, 1, 8, 8)``."""
+        scores: torch.Tensor = self.last(torch.relu(self.first(x.flatten(1))))
+        return scores
+
+
+def one(protocol: str, cohort: int, stream: bool) -> dict[str, Any]:
+    """Play one round, and return its peak of memory, its seconds and the bits of a message."""
+    torch.set_num_threads(1)
+    spent = [0.0]
+    train = Loop.train
+
+    def timed(self: Loop, clients: Sequence[Client]) -> Trained:
+        start = time.process_time()
+        trained = train(self, clients)
+        spent[0] += time.process_time() - start
+        return trained
+
+    Loop.train = timed  # type: ignore[method-assign]
+    scenario = Scenario(
+        model=Wide(),
+        dataset="digits",
+        partition="virtual:beta=0.3",
+        clients=1_000_000,
+        per_round=cohort,
+        malicious=0.1,
+        rounds=1,
+        epochs=1,
+        batch_size=32,
+        protocol=protocol,
+        attack=PAIRS[protocol],
+    )
+    start = time.process_time()
+    record = play(scenario, executor="loop", stream=stream, chunk=8)
+    seconds = time.process_time() - start
+    return {
+        "protocol": protocol,
+        "cohort": cohort,
+        "streamed": stream,
+        "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "training": spent[0],
+        "framework": seconds - spent[0],
+        "bits": record.result.uplink_bits_per_parameter * record.parameters,
+    }
+
+
+def measured(protocol: str, cohort: int, stream: bool) -> dict[str, Any]:
+    """Measure in a process of its own, and print the line."""
+    options = ["--one", protocol, str(cohort), str(int(stream))]
+    command = [sys.executable, __file__, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    how = "streamed" if stream else "whole"
+    training, framework = (1000 * found[name] / cohort for name in ("training", "framework"))
+    numbers = f"{found['mib']:.0f} | {training:.1f} | {framework:.1f}"
+    print(f"{protocol} | {cohort} | {how} | {numbers}", flush=True)
+    return found
+
+
+def main() -> None:
+    """Print the lines, and what a client adds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, nargs="+", default=[50, 100, 200])
+    parser.add_argument("--whole", type=int, nargs="*", default=[20, 40])
+    parser.add_argument("--only", nargs="+", choices=PAIRS, default=list(PAIRS))
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        protocol, cohort, stream = options.one
+        print(json.dumps(one(protocol, int(cohort), bool(int(stream)))))
+        return
+    print("protocol | cohort | messages | peak MiB | training ms a client | framework ms a client")
+    ends = []
+    for protocol in options.only:
+        for stream, cohorts in ((False, options.whole), (True, options.clients)):
+            lines = [measured(protocol, cohort, stream) for cohort in cohorts]
+            if len(lines) < 2:
+                continue
+            slope = np.polyfit([x["cohort"] for x in lines], [x["mib"] for x in lines], 1)[0]
+            packet = lines[-1]["bits"] / 8 / 2**20
+            how = "streamed" if stream else "whole"
+            ends.append(
+                f"{protocol}, {how}: {slope:.3f} MiB a client, whose packet has {packet:.3f}"
+            )
+    print("\n" + "\n".join(ends))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,363 @@
+"""Rounds whose messages are added up as they come: memory does not grow with the cohort."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.profiler import record_function as span
+
+from fedbench.adversary import threat_model
+from fedbench.adversary.metrics import (
+    NO_EFFECT,
+    ForgedHeader,
+    clean_answer,
+    compared_headers,
+    detection,
+    gains,
+    merged,
+)
+from fedbench.adversary.threat_model import OwnedRows, Part
+from fedbench.api import Attack, Defense, ServerView, Traits, hooks
+from fedbench.core import registry
+from fedbench.core.blame import Hook, ask
+from fedbench.core.choices import SUMS
+from fedbench.core.devices import now
+from fedbench.core.errors import Incompatible
+from fedbench.core.tiling import finite_rows
+from fedbench.executors.training import Client
+from fedbench.experiment.evaluation import evaluate, is_evaluated, local_accuracies
+from fedbench.experiment.guarantee import spend
+from fedbench.experiment.measurements import Round
+from fedbench.experiment.record_builder import entropy_bits, evaluated, traffic
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.stages import (
+    attack_context,
+    defend,
+    heard_by_all,
+    messages,
+    remember,
+    send,
+    step_server,
+)
+from fedbench.experiment.state import RunState
+from fedbench.payload import FoldedMessages, Payload, identical
+from fedbench.payload.packets import Packet
+
+LARGEST = 1 << 32  # bytes of a round that is kept whole, if it can be streamed
+A_NUMBER = 24  # bytes that a whole round takes for each parameter of a client, roughly
+
+
+def streams(setup: Setup, wanted: bool | None) -> bool:
+    """Return whether a run's rounds are streamed: by default those above `LARGEST` that can be.
+
+    `Incompatible` where it is ``wanted`` and cannot be, and where a round fits in no memory.
+    """
+    size = A_NUMBER * setup.scenario.per_round * setup.plugins.protocol.trained(setup.shared).d
+    if (wanted is None and size <= LARGEST) or wanted is False:
+        return False
+    why = obstacle(setup)
+    if why is None:
+        return True
+    if wanted or size > memory():
+        least = f"about {size / 2**30:.1f} GiB for a round of {setup.scenario.per_round} clients"
+        raise Incompatible(
+            f"messages must be added up as they come where they do not fit in memory ({least}), "
+            f"but {why}, or lower --per-round"
+        )
+    return False
+
+
+def memory() -> int:
+    """Return the bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def obstacle(setup: Setup) -> str | None:
+    """Return what of a run needs all messages of a round, and what to do; None if nothing does."""
+    plugins = setup.plugins
+    scenario = setup.scenario
+    attack = plugins.attack
+    name = registry.split(scenario.attack)[0]
+    needs = threat_model.needs(attack)
+    traits = ask(plugins.defense, "traits", Traits)
+    counts = traits.counts and plugins.protocol.sends.__name__ in ("BinaryMasks", "SignBits")
+    folds = type(plugins.defense).aggregate_sums is not Defense.aggregate_sums
+    if not (folds and (traits.reads_sum or counts)):
+        return f"defense {plugins.defense_name} reads each of them; use --defense mean"
+    if needs.defense or attack.learns or threat_model.recruits(attack) != 0:
+        return f"attack {name} asks the rule, learns or recruits; use --attack sign-flip"
+    if not (attack.idle or needs.tier == "own" or attack.folds):
+        return f"attack {name} reads each of them; use --attack sign-flip"
+    if not plugins.mechanism.folds:
+        return f"mechanism {scenario.mechanism} counts clients; use one that does not adapt"
+    if scenario.sees in SUMS:
+        return f"--sees {scenario.sees} masks them together; use --sees messages"
+    return "a canonical run commits to them; leave --canonical out" if setup.canonical else None
+
+
+@dataclass(eq=False)
+class Sums:
+    """Sums of the messages of a round, and a few numbers of each, which are all that is left.
+
+    Args:
+        n: Clients of the round.
+    """
+
+    n: int
+    honest: FoldedMessages | None = None  # of all clients, the malicious ones' as if honest
+    received: FoldedMessages | None = None  # that were accepted
+    seen: FoldedMessages | None = None  # honest ones that a colluding adversary may read
+    bits: list[int] = field(default_factory=list)
+    accepted: Tensor = field(init=False)
+    entropy: list[float] = field(default_factory=list)
+    headers: list[dict[str, ForgedHeader]] = field(default_factory=list)
+    changed: bool = False  # whether the server got anything but honest messages
+    notes: dict[str, Any] = field(default_factory=dict)
+    trace: list[Any] = field(default_factory=list)
+    queries: int = 0
+
+    def __post_init__(self) -> None:
+        self.bits = [0] * self.n
+        self.accepted = torch.zeros(self.n, dtype=torch.bool)
+
+
+def added(sums: FoldedMessages | None, more: FoldedMessages) -> FoldedMessages:
+    """Return the sums of both, or these alone if there are none yet."""
+    return more if sums is None else sums + more
+
+
+@dataclass(frozen=True, eq=False)
+class Honest:
+    """Honest messages of some clients of a round, and all that they were made of."""
+
+    rows: list[int]  # of the round
+    ids: list[int]
+    clients: Sequence[Client]
+    trained: tuple[Tensor, list[Any]]
+    updates: Tensor
+    payload: Payload
+    idle: Tensor
+    view: ServerView  # that a rule would be shown of these clients
+
+
+def finite(sums: FoldedMessages, part: Honest) -> FoldedMessages:
+    """Return the sums of the honest messages of a part, without those that are not finite."""
+    if bool(torch.isfinite(sums.total).all()):
+        return sums
+    rows = finite_rows(part.payload.values()).nonzero()[:, 0].cpu()
+    return FoldedMessages.of(part.payload.take(rows), part.view.weights[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """One round, whose clients train and send a few at a time."""
+
+    setup: Setup
+    state: RunState
+    step: int
+    ids: list[int]
+    broadcast: Payload  # of all clients, or one row for each
+    view: ServerView
+    sums: Sums
+
+    def parts(self, rows: Sequence[int]) -> Iterator[list[int]]:
+        """Cut rows into as many as are in memory at once."""
+        size = self.setup.at_once or len(rows) or 1
+        return (list(rows[i : i + size]) for i in range(0, len(rows), size))
+
+    def honest(self, rows: list[int], remembers: bool = True) -> Honest:
+        """Train the clients of these rows and return their messages; what they keep is kept."""
+        setup = self.setup
+        ids = [self.ids[row] for row in rows]
+        each = len(self.broadcast) > 1
+        broadcast = self.broadcast.take(rows or [0]) if each else self.broadcast
+        protocol = setup.plugins.protocol
+        heard = [broadcast.take([row]) for row in range(len(broadcast))]
+        trees = [ask(protocol, "receive", dict, setup.shared, message) for message in heard]
+        state = self.state
+        before = {i: state.memories[i] for i in ids if not remembers and i in state.memories}
+        with span("train"):
+            clients = setup.clients(ids, trees, state.memories, self.step)
+            trained, made = setup.executor.exchange(clients)
+        with span("compress"):
+            idle = ask(protocol, "idle", Tensor, setup.shared, broadcast)
+            given = (ids, trained, made, idle, broadcast, self.step)
+            updates, payload = messages(setup, state, *given)
+        if not remembers:
+            for i in ids:
+                del state.memories[i]
+            state.memories.update(before)
+        if state.defense is None:
+            state.defense = Hook(setup.plugins.defense, "init", self.step).returned(
+                object, payload.spec
+            )
+        view = self.view.take(torch.tensor(rows, dtype=torch.long)).asked(broadcast=broadcast)
+        return Honest(rows, ids, clients, trained, updates, payload, idle, view)
+
+    def send(
+        self, part: Honest, packets: Sequence[Packet], shown: bool = False
+    ) -> tuple[Payload, Tensor]:
+        """Send what some clients say, add up what arrives, and return that and what was accepted.
+
+        Messages that arrive as the honest ones are added up once. If ``shown``, an adversary may
+        read the honest ones.
+        """
+        setup = self.setup
+        sums = self.sums
+        with span("wire"):
+            received, accepted = part.payload.receive(
+                packets, setup.scenario.server_checks, setup.shared.device
+            )
+            remember(setup, self.state, part.ids, received, accepted)
+        for row, packet, good in zip(part.rows, packets, accepted.tolist(), strict=True):
+            sums.bits[row] = packet.bits
+            sums.accepted[row] = good
+        with span("fold"):
+            arrived = FoldedMessages.of(received, part.view.weights[accepted])
+            same = bool(accepted.all()) and identical(received, part.payload)
+            sent = arrived if same else FoldedMessages.of(part.payload, part.view.weights)
+            sums.changed |= not same
+            sums.received = added(sums.received, arrived)
+            sums.honest = added(sums.honest, sent)
+            if shown:
+                sums.seen = added(sums.seen, finite(sent, part))
+        malicious = setup.population.malicious[part.ids]
+        entropy = entropy_bits(part.payload, ~malicious)
+        sums.entropy += [] if entropy is None else [entropy]
+        self.state.local_accuracies = local_accuracies(
+            setup, self.state.local_accuracies, part.ids, part.view.broadcast, part.payload
+        )
+        return received, accepted
+
+    def benign(self, rows: Sequence[int], shown: bool) -> None:
+        """Train clients that are nobody's, and send their messages; ``shown`` to the adversary."""
+        for some in self.parts(rows):
+            part = self.honest(some)
+            self.send(part, part.payload.encode(), shown)
+
+    def attacked(self, attack: Attack, owned: OwnedRows, worked: Counter[str]) -> None:
+        """Train the adversary's clients, and send what it makes of their messages."""
+        setup = self.setup
+        device = setup.shared.device
+        rows = owned.rows.tolist()
+        if threat_model.needs(attack).tier != "own" and self.sums.seen is None:
+            for some in self.parts(rows):  # all are read before one is written: they train twice
+                part = self.honest(some, remembers=False)
+                sums = FoldedMessages.of(part.payload, part.view.weights)
+                self.sums.seen = added(self.sums.seen, finite(sums, part))
+        first = 0
+        for some in self.parts(rows):
+            part = self.honest(some)
+            start = now(device)
+            numbers = range(first, first + len(some))
+            place = Part(len(self.ids), len(rows), first, self.sums.seen, worked)
+            context = attack_context(
+                setup,
+                self.state,
+                part.clients,
+                part.trained,
+                part.updates,
+                part.payload,
+                part.idle,
+                owned.part(numbers),
+                part.view,
+                place,
+            )
+            forged = threat_model.forge(attack, context, self.state.adversary)
+            self.state.attack_seconds += now(device) - start
+            arrived = self.send(part, forged.among(part.payload))
+            self.sums.headers.append(compared_headers(context, *arrived))
+            self.sums.notes |= forged.fields["notes"]
+            self.sums.trace += forged.fields["trace"]
+            self.sums.queries += forged.fields["queries"]
+            first += len(some)
+
+
+def play_streamed_round(setup: Setup, state: RunState, step: int) -> Round:
+    """Play one round as `fedbench.run.play_round` does, a few clients at a time.
+
+    The benign clients come first, then the adversary's, which may have read the others' sums.
+    """
+    plugins = setup.plugins
+    with span("broadcast"):
+        asked = setup.sample(step)
+        down, broadcast = send(setup, state.server, asked, step)
+        state.server = ask(plugins.protocol, "heard", object, state.server, asked)
+        places = setup.arriving(asked, step)
+        ids = [asked[place] for place in places]
+        if len(broadcast) > 1:
+            broadcast = broadcast.take(places or [0])
+    malicious = setup.population.malicious[ids]
+    owned = setup.owned(ids, step)
+    view = setup.view(ids, broadcast, step)
+    sums = Sums(len(ids))
+    stream = Stream(setup, state, step, ids, broadcast, view, sums)
+    attack = setup.attack(step)
+    stream.benign((~malicious).nonzero()[:, 0].tolist(), threat_model.needs(attack).tier == "all")
+    worked: Counter[str] = Counter()
+    with span("attack"):
+        stream.attacked(attack, owned, worked)
+        state.last_broadcast = None
+        if heard_by_all(setup, state.server, ids, range(len(broadcast))):
+            state.last_broadcast = ask(plugins.protocol, "receive", dict, setup.shared, broadcast)
+    if sums.received is None or sums.honest is None:  # nobody came
+        form = FoldedMessages.none(stream.honest([]).payload)
+        sums.received = form
+        sums.honest = form
+    accepted = sums.accepted
+    with span("defend"):
+        view = view.take(accepted)
+        ready = ask(plugins.defense, "ready", bool, view.copied())
+        aggregate = None
+        achieved: dict[str, Any] = {}
+        if ready:
+            before = hooks.copied(plugins.defense, "aggregate", state.defense)
+            aggregate = defend(plugins.defense, sums.received, state, view, queried=True)
+            if len(owned):
+                achieved = folded_effect(setup, before, sums, stream.view, aggregate)
+            achieved |= detection(view.findings, aggregate, setup.hostile(ids, step)[accepted])
+    with span("server step"):
+        step_server(setup, state, sums.received, aggregate, view)
+    spend(setup, state.ledger, ids, ~setup.noncompliant(ids))
+    with span("evaluate"):
+        if is_evaluated(setup.scenario, step):
+            state.score = evaluate(setup, state.server, step, state.learned)
+            achieved |= evaluated(setup, state)
+    own = state.local_accuracies
+    return Round(
+        step=step,
+        clients=ids,
+        dropped=len(asked) - len(ids),
+        skipped=not ready,
+        entropy_bits=sum(sums.entropy) if sums.entropy else None,
+        local_accuracy=statistics.fmean(own.values()) if own else None,
+        notes=sums.notes,
+        trace=sums.trace,
+        queries=sums.queries,
+        **achieved,
+        **traffic(setup, sums.bits, down, len(asked), accepted, malicious),
+    )
+
+
+def folded_effect(
+    setup: Setup, state: Any, sums: Sums, view: ServerView, aggregate: Tensor
+) -> dict[str, Any]:
+    """Measure what `fedbench.adversary.metrics.effect` does, of sums.
+
+    ``state`` is the rule's before its ``aggregate (k,)``, ``view`` that of all clients that came.
+    """
+    assert sums.honest is not None
+    assert sums.received is not None
+    headers = {"headers": merged(sums.headers)}
+    if not sums.changed and bool(torch.isfinite(aggregate).all()):
+        return NO_EFFECT | headers
+    clean = clean_answer(setup.plugins.defense, sums.honest, state, view)
+    means = (sums.received.mean(weighted=True), sums.honest.mean(weighted=True))
+    return gains(aggregate, clean, *means) | headers

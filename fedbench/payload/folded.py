@@ -1,0 +1,113 @@
+"""Messages that were added up as they came, so that a cohort of any size fits in memory."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from fedbench.core.copies import sent
+from fedbench.core.tiling import column_sums
+from fedbench.payload.base import Payload
+from fedbench.payload.bits import BinaryMasks, SignBits
+
+
+@dataclass(frozen=True, eq=False)
+class FoldedMessages:
+    """Sums of ``n`` messages, all that is left of them: no single one can be read.
+
+    Sums are float64: exact for bits and rankings, to 1e-16 for floats. A sum holds NaN or infinity
+    where a message does, so whoever needs finite ones folds these apart.
+
+    Args:
+        form: No messages, of the same alphabet and form.
+        count: Number of the messages.
+        total: ``(k,)`` float64, the sum of their `values`.
+        weight: Sum of the messages' weights.
+        weighted: ``(k,)`` float64, the sum of their `values`, each times its weight; None where all
+            weights are one.
+    """
+
+    form: Payload
+    count: int
+    total: Tensor
+    weight: float
+    weighted: Tensor | None = None
+
+    @classmethod
+    def of(cls, messages: Payload, weights: Tensor) -> Self:
+        """Fold some messages with these weights ``(n,)`` float64."""
+        form = messages.take([])
+        alike = bool((weights == 1).all())
+        if has_bits_alone(messages) and alike:
+            ones = column_sums(_bits(messages), torch.int32).to(torch.float64)
+            total = 2 * ones - len(messages) if _signed(messages) else ones
+            return cls(form, len(messages), total, float(len(messages)))
+        x = messages.values()
+        total = column_sums(x, torch.float64)
+        weighted = None if alike else sent(weights, x.device) @ x.to(torch.float64)
+        return cls(form, len(messages), total, float(weights.sum()), weighted)
+
+    @classmethod
+    def none(cls, form: Payload) -> Self:
+        """Return the sums of no message of this form."""
+        x = form.take([]).values()
+        zeros = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
+        return cls(form, 0, zeros, 0.0)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __add__(self, other: Self) -> Self:
+        """Return the sums of both."""
+        apart = self.weighted is not None or other.weighted is not None
+        return dataclasses.replace(
+            self,
+            count=self.count + other.count,
+            total=self.total + other.total,
+            weight=self.weight + other.weight,
+            weighted=self._weighted + other._weighted if apart else None,
+        )
+
+    @property
+    def _weighted(self) -> Tensor:
+        return self.total if self.weighted is None else self.weighted
+
+    def copied(self) -> Self:
+        """Return the same sums, in memory of their own."""
+        weighted = None if self.weighted is None else self.weighted.clone()
+        return dataclasses.replace(self, total=self.total.clone(), weighted=weighted)
+
+    def mean(self, weighted: bool = False) -> Tensor:
+        """Return the mean ``(k,)``, of `values`' type if that is floating, otherwise float64."""
+        x = self._weighted if weighted else self.total
+        dtype = self.form.values().dtype
+        return x.to(dtype if dtype.is_floating_point else x.dtype) / self._share(weighted)
+
+    def _share(self, weighted: bool) -> float:
+        return self.weight if weighted else self.count
+
+    def ones(self) -> Tensor:
+        """Return how many of the messages say 1, ``(d,)`` float64; of masks and signs only."""
+        d = _bits(self.form).shape[1]
+        return (self.total[:d] + self.count) / 2 if _signed(self.form) else self.total[:d]
+
+    def bits_as_values(self, bits: Tensor) -> Tensor:
+        """Return the numbers, float32, that these ``bits`` stand for in the messages."""
+        x = bits.to(torch.float32)
+        return 2 * x - 1 if _signed(self.form) else x
+
+
+def has_bits_alone(form: Payload) -> bool:
+    """Return whether messages of this form are bits, and nothing else beside them."""
+    return isinstance(form, BinaryMasks | SignBits) and form.bounded
+
+
+def _bits(messages: Payload) -> Tensor:
+    assert isinstance(messages, BinaryMasks | SignBits)
+    return messages.positive if isinstance(messages, SignBits) else messages.mask
+
+
+def _signed(messages: Payload) -> bool:
+    return not isinstance(messages, BinaryMasks) or messages.signed

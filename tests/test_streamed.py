@@ -1,0 +1,261 @@
+"""Tests of rounds whose messages are added up as they come: equal to rounds that keep them all."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from fedbench.api import AttackView, ServerView
+from fedbench.core import registry
+from fedbench.core.errors import FedbenchError, Incompatible, PluginError
+from fedbench.core.rng import Key
+from fedbench.executors.training import Client, Loop, Trained
+from fedbench.experiment import streamed
+from fedbench.experiment.measurements import Round
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.streamed import Honest, finite, obstacle, streams
+from fedbench.payload import BinaryMasks, FloatVectors, FoldedMessages, Payload, SignBits
+from fedbench.run import play
+from fedbench_attacks.bits import MaskIPM
+
+CHUNK = 3  # of the ten clients of a round, so that parts are cut unevenly
+# Their gates and places hang on comparisons of floats, which a rounding of the mean turns.
+TURNS = ("fedsparse",)
+
+
+def scenario(**changes: Any) -> Scenario:
+    """Return two short rounds of ten of twenty clients, six of the twenty malicious."""
+    short: dict[str, Any] = {"dataset": "digits", "model": "micro", "clients": 20, "per_round": 10}
+    short |= {"malicious": 0.3, "rounds": 2, "epochs": 1, "batch_size": 16}
+    return Scenario(**(short | changes))
+
+
+def both(**changes: Any) -> tuple[Record, Record]:
+    """Return the records of a run that keeps all messages, and of one that adds them up."""
+    asked = scenario(**changes)
+    whole = play(asked, executor="loop", stream=False)
+    return whole, play(asked, executor="loop", stream=True, chunk=CHUNK)
+
+
+def require_equal(whole: Record, folded: Record, turns: bool = False) -> None:
+    """Require the same rounds: bits, rows and notes exactly, floats as sums of float64 round.
+
+    Once the mean is rounded otherwise, later rounds may differ by what ``turns`` on it.
+    """
+    assert whole.id == folded.id
+    pairs = zip(whole.rounds, folded.rounds, strict=True)
+    for number, (one, other) in enumerate(pairs):
+        wrong = [field for field in fields(one) if not equal(one, other, field)]
+        assert wrong == [] or (turns and number > 0), wrong
+    assert whole.result.accuracy == pytest.approx(folded.result.accuracy, abs=0.02)
+
+
+def fields(measured: Round) -> list[str]:
+    """Return the names of all that a round measured."""
+    return [field.name for field in dataclasses.fields(measured)]
+
+
+def equal(one: Round, other: Round, name: str) -> bool:
+    """Return whether a field is the same in both, floats to rounding of float32."""
+    return close(getattr(one, name), getattr(other, name))
+
+
+def close(one: Any, other: Any) -> bool:
+    """Return whether two numbers are equal, floats to a thousandth, or all of two dictionaries."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(close(one[name], other[name]) for name in one)
+    if isinstance(one, float) and isinstance(other, float):
+        return one == pytest.approx(other, rel=1e-3, abs=1e-6)
+    return bool(one == other)
+
+
+@pytest.mark.edges("fedavg", "fedpm", "feddrop")
+@pytest.mark.parametrize("protocol", registry.names("protocol"))
+def test_a_streamed_round_of_every_protocol_is_the_round(protocol: str) -> None:
+    require_equal(*both(protocol=protocol, defense="mean", attack="free-rider"), protocol in TURNS)
+
+
+FOLDING = [
+    ("fedpm", "mask-ipm"),
+    ("fedpm", "mask-ipm:how=threshold"),
+    ("fedpm", "mask-ipm:density=free"),
+    ("fedpm", "mask-alie:side=minus,z=1"),
+    ("fedpm", "margin:rest=against"),
+    ("signsgd", "margin:knows=colluders"),
+    ("fedpm", "sign-flip:of=mean"),
+    ("fedpm", "ipm:via=wire"),
+    ("fedavg", "ipm:knows=colluders"),
+    ("qsgd", "ipm"),
+    ("fsl", "rank-reversal"),
+    ("fedavg", "label-flip"),
+    ("fedpm", "complement:of=own"),
+    ("drive", "scale-field"),
+    ("fedmrn", "seed-grinding"),
+    ("fedavg", "noise"),
+    ("fedavg", "malformed"),
+    ("fedavg", "none"),
+]
+
+
+@pytest.mark.edges("fedpm-mask-ipm", "fedavg-ipm:knows=colluders", "fedavg-noise")
+@pytest.mark.parametrize(("protocol", "attack"), FOLDING)
+def test_a_streamed_attack_is_the_attack(protocol: str, attack: str) -> None:
+    whole, folded = both(protocol=protocol, attack=attack, server_checks="finite")
+    require_equal(whole, folded)
+    if attack != "none":
+        assert any((each.gain or 0) > 0 or each.rejected_malicious for each in folded.rounds)
+
+
+RULES = ("mean", "median", "median:even=lower", "trimmed-mean", "meamed", "vote-margin")
+RULED = [(protocol, rule) for protocol in ("fedpm", "signsgd") for rule in RULES]
+
+
+@pytest.mark.edges("signsgd-median", "fedpm-trimmed-mean", "fedpm-log-odds-cap")
+@pytest.mark.parametrize(("protocol", "rule"), [*RULED, ("fedpm", "log-odds-cap")])
+def test_a_rule_of_sums_or_counts_answers_the_same(protocol: str, rule: str) -> None:
+    require_equal(*both(protocol=protocol, defense=rule, attack="complement:of=own"))
+
+
+@pytest.mark.edges("fedavg-dp-fedavg:clip=1,z=1", "fedpm-randomized-response:p=0.1")
+@pytest.mark.parametrize(
+    ("protocol", "mechanism"),
+    [
+        ("fedavg", "dp-sgd:clip=1,z=1"),
+        ("fedavg", "dp-fedavg:clip=1,z=1"),
+        ("fedpm", "mask-gaussian:sigma=0.1"),
+        ("fedpm", "randomized-response:p=0.1"),
+        ("signsgd", "noisy-sign:clip=1,z=1"),
+    ],
+)
+def test_a_streamed_mechanism_is_the_mechanism(protocol: str, mechanism: str) -> None:
+    require_equal(*both(protocol=protocol, mechanism=mechanism, attack="sign-flip"))
+
+
+def test_clients_that_drop_out_and_a_round_without_any() -> None:
+    require_equal(*both(protocol="fedavg", availability="dropout:p=0.5", attack="sign-flip"))
+    require_equal(*both(protocol="fedpm", per_round=1, availability="dropout:p=0.9", rounds=4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", registry.names("attack"))
+def test_whatever_can_be_streamed_is_equal(attack: str) -> None:
+    for protocol in ("fedavg", "fedpm", "fsl", "signsgd", "topk", "fedkseed", "fedmrn"):
+        try:
+            setup = prepare(scenario(protocol=protocol, attack=attack, defense="mean"), "cpu")
+        except FedbenchError:
+            continue  # they do not fit together, streamed or not
+        if obstacle(setup) is None:
+            require_equal(*both(protocol=protocol, attack=attack, defense="mean"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"defense": "multi-krum"}, "defense multi-krum reads each of them; use --defense mean"),
+        ({"defense": "median"}, "defense median reads each of them; use --defense mean"),
+        ({"defense": "clip:c=1+mean"}, "reads each of them; use --defense mean"),
+        ({"attack": "alie"}, "attack alie reads each of them; use --attack sign-flip"),
+        ({"attack": "opt-ipm"}, "attack opt-ipm asks the rule, learns or recruits"),
+        ({"mechanism": "dp-fedavg:z=0.4,adaptive=true"}, "counts clients; use one that does not"),
+        ({"protocol": "fedpm", "sees": "sum"}, "--sees sum masks them together"),
+    ],
+)
+def test_what_needs_all_messages_is_refused_in_a_line(changes: dict[str, Any], words: str) -> None:
+    asked = scenario(protocol="fedavg") if "protocol" not in changes else scenario()
+    with pytest.raises(Incompatible) as refused:
+        play(asked.model_copy(update=changes), stream=True)
+    message = str(refused.value)
+    assert words in message
+    assert "(about 0.0 GiB for a round of 10 clients)" in message
+    assert message.endswith(", or lower --per-round")
+    assert "\n" not in message
+
+
+def test_only_rounds_of_gigabytes_are_streamed_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = prepare(scenario(protocol="fedpm"), "cpu")
+    assert not streams(large, None)
+    d = large.shared.layout.d
+    monkeypatch.setattr(streamed, "LARGEST", 24 * 10 * d - 1)
+    assert streams(large, None)
+    assert not streams(large, False)
+    kept = prepare(scenario(protocol="fedpm", defense="multi-krum"), "cpu")
+    assert not streams(kept, None)  # it fits in this machine
+    monkeypatch.setattr(streamed, "memory", lambda: 24 * 10 * d - 1)
+    with pytest.raises(Incompatible, match="multi-krum reads each of them"):
+        streams(kept, None)
+
+
+def test_an_attack_that_folds_and_remembers_is_blamed() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Remembers(MaskIPM):
+        """Attack that says that it folds, and keeps something all the same."""
+
+        def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+            return super().craft(view, memory)[0], view.step
+
+    asked = scenario(protocol="fedpm", attack=Remembers())
+    play(asked, stream=False)
+    with pytest.raises(PluginError, match="None as the memory of an attack that folds"):
+        play(asked, stream=True)
+
+
+def test_no_more_clients_are_in_memory_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = []
+    train = Loop.train
+
+    def watched(self: Loop, clients: Sequence[Client]) -> Trained:
+        at_once.append(len(clients))
+        return train(self, clients)
+
+    monkeypatch.setattr(Loop, "train", watched)
+    play(scenario(protocol="fedpm", rounds=1), executor="loop", stream=True, chunk=4)
+    assert sum(at_once) == 10
+    assert max(at_once) == 4
+
+
+def test_sums_by_hand() -> None:
+    rows = FloatVectors(torch.tensor([[1.0, 2.0], [3.0, -4.0], [0.5, 0.25]]))
+    weights = torch.tensor([1.0, 3.0, 4.0], dtype=torch.float64)
+    first = FoldedMessages.of(rows.take([0, 1]), weights[:2])
+    assert first.total.tolist() == [4.0, -2.0]
+    both_parts = first + FoldedMessages.of(rows.take([2]), weights[2:])
+    assert len(both_parts) == 3
+    assert both_parts.mean().tolist() == pytest.approx([1.5, -1.75 / 3])
+    assert both_parts.mean(weighted=True).tolist() == [1.5, (2 - 12 + 1) / 8]
+    assert both_parts.mean().dtype == torch.float32
+    nothing = FoldedMessages.none(rows)
+    assert (len(nothing), nothing.total.tolist()) == (0, [0.0, 0.0])
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_ones_by_hand(signed: bool) -> None:
+    bits = torch.tensor([[True, False, True], [True, False, False]])
+    masks = BinaryMasks(bits, torch.zeros(2, 0), signed)
+    alike = torch.ones(2, dtype=torch.float64)
+    assert FoldedMessages.of(masks, alike).total.tolist() == ([2, -2, 0] if signed else [2, 0, 1])
+    assert FoldedMessages.of(masks, alike).ones().tolist() == [2, 0, 1]
+    floats = BinaryMasks(bits, torch.tensor([[0.5], [2.5]]), signed)
+    assert FoldedMessages.of(floats, alike).ones().tolist() == [2, 0, 1]
+    assert FoldedMessages.of(floats, alike).total[3:].tolist() == [3]
+    assert FoldedMessages.of(SignBits(bits), alike).ones().tolist() == [2, 0, 1]
+
+
+def test_an_adversary_reads_the_sums_of_finite_messages_alone() -> None:
+    rows = FloatVectors(torch.tensor([[1.0, 2.0], [torch.inf, 0.0], [3.0, torch.nan], [5.0, 6.0]]))
+    alike = torch.ones(4, dtype=torch.float64)
+    part = Honest(
+        rows=[0, 1, 2, 3],
+        ids=[4, 5, 6, 7],
+        clients=[],
+        trained=(rows.values(), []),
+        updates=rows.values(),
+        payload=rows,
+        idle=torch.zeros(1, 2),
+        view=ServerView(alike, rows.take([0]), 0, Key(0)),
+    )
+    left = finite(FoldedMessages.of(rows, alike), part)
+    assert (len(left), left.total.tolist()) == (2, [6.0, 8.0])

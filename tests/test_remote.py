@@ -20,7 +20,9 @@ import torch
 from fedbench.core.errors import ConfigError, PluginError, Unavailable
 from fedbench.executors.factory import require_known
 from fedbench.experiment import remote
+from fedbench.experiment.checkpoints import Checkpoint
 from fedbench.experiment.forms import form_bytes
+from fedbench.experiment.measurements import Round
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
@@ -147,10 +149,10 @@ def numbers(record: Record) -> dict[str, Any]:
 RUNS: dict[str, dict[str, Any]] = {
     "floats": {"attack": "sign-flip"},
     "masks": {"protocol": "fedpm", "attack": "mask-ipm"},
-    "memories": {"protocol": "topk", "attack": "residual-release"},
+    "memories": {"protocol": "topk:error_feedback=true", "attack": "residual-release"},
     "patches": {"protocol": "byz-ef21", "attack": "sign-flip"},
     "scalars": {"protocol": "decomfl"},
-    "updates protected": {"mechanism": "dp-fedavg", "attack": "sign-flip"},
+    "updates protected": {"mechanism": "dp-fedavg:clip=0.01", "attack": "sign-flip"},
     "gradients protected": {"mechanism": "dp-sgd", "attack": "label-flip"},
     "poisoned samples": {"attack": "label-flip", "attack_from": 1},
     "poisoned gradients": {"attack": "neurotoxin"},
@@ -172,6 +174,22 @@ def test_a_run_on_a_cluster_is_the_local_run_to_the_last_bit(
     assert numbers(there) == numbers(local)
     (executor,) = made
     assert {node for _, node, _ in executor.carried} == {"node 0", "node 1"}
+
+
+def test_a_run_that_was_ended_goes_on_from_its_checkpoint(
+    made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def ends(round: Round) -> None:
+        raise KeyboardInterrupt
+
+    scenario = SMALL.model_copy(update=RUNS["memories"])
+    monkeypatch.setitem(sys.modules, "ray", HereAndNow(2))
+    kept = Checkpoint(tmp_path / "run.safetensors", rounds=1)
+    with pytest.raises(KeyboardInterrupt):
+        play(scenario, device="cpu", executor="ray", checkpoint=kept, callbacks=[ends])
+    there = play(scenario, device="cpu", executor="ray", checkpoint=kept)
+    assert {step for step, _, _ in made[1].carried} == {1}
+    assert numbers(there) == numbers(play(scenario, device="cpu", executor="loop"))
 
 
 def test_in_lock_step_a_cluster_agrees_with_the_local_run(

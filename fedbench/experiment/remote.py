@@ -233,12 +233,13 @@ class Remote(Executor):
         return Load(clients[0].round, [client.tree for client in clients], own, given=given)
 
     def _way(self, client: Client) -> Any:
-        """Return what a process can make a client's `wrap_grad` of, or None."""
+        """Return what a process can make a client's `wrap_grad` of, or None.
+
+        That is nothing, or an attack's `Local`: a client that attacks complies with no mechanism.
+        """
         wrap = client.wrap_grad
         if wrap is untouched:
-            return "untouched"
-        if wrap == self.setup.plugins.mechanism.wrap_grad:
-            return "mechanism"
+            return {}
         if isinstance(wrap, partial) and wrap.func is hooks.wrap_grad:
             named = wrap.args == (self.setup.plugins.attack,)
             return dict(wrap.keywords) if named else None
@@ -422,14 +423,13 @@ class Worker:
     def _given(self, given: Any, tree: Tree, memory: Memory, step: int) -> Client:
         device = self.setup.shared.device
         way = given["way"]
-        if isinstance(way, dict):
+        wrap: Any = untouched
+        if way:
             local: Local = way["local"]
             parts = (local.tree, local.before, local.learned)
             on = [_moved(part, device) for part in parts]
             local = replace(local, tree=on[0], before=on[1], learned=on[2])
             attack = self.setup.plugins.attack
-            wrap: Any = partial(hooks.wrap_grad, attack, local=local, client=way["client"])
-        else:
-            wrap = untouched if way == "untouched" else self.setup.plugins.mechanism.wrap_grad
+            wrap = partial(hooks.wrap_grad, attack, local=local, client=way["client"])
         x = given["x"].to(device)
         return Client(tree, x, given["y"].to(device), Key(given["key"]), memory, wrap, step)

@@ -84,7 +84,7 @@ def one(protocol: str, cohort: int, stream: bool) -> dict[str, Any]:
         "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "training": spent[0],
         "framework": seconds - spent[0],
-        "bits": record.result.uplink_bits_per_parameter * record.parameters,
+        "bits": (record.result.uplink_bits_per_parameter or 0.0) * record.parameters,
     }
 
 

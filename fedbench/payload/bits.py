@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedbench.core.blocks import spread
 from fedbench.core.rng import Key
+from fedbench.core.tiling import row_sums
 from fedbench.payload import packets as wire
 from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.packets import Packet, Part
@@ -105,7 +106,7 @@ def mask_entropy(mask: Tensor) -> Tensor:
     References:
         Mestoukirdi et al., https://arxiv.org/abs/2309.10834, equation 13, with log base 2 (R2).
     """
-    shares = mask.to(torch.float32).mean(dim=1, dtype=torch.float64)
+    shares = row_sums(mask, torch.int64).to(torch.float64) / mask.shape[1]
     each = [mask.shape[1] * wire.binary_entropy(share) for share in shares.tolist()]
     return torch.tensor(each, dtype=torch.float64)
 

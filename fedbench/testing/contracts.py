@@ -1,6 +1,7 @@
 """Contract tests of payloads and attacks, and the examples that all contract tests use."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -29,8 +30,9 @@ from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Layout, Tree
 from fedbench.executors.training import Client, Loop, Schedule
 from fedbench.models.network import ConvNet
-from fedbench.payload import Payload, identical, ranking, same
+from fedbench.payload import FoldedMessages, Payload, identical, ranking, same
 from fedbench.payload.levels import bucket_lengths, scales_of
+from fedbench.payload.packets import Packet
 from fedbench.payload.sparse import Alive
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.testing.classes import (
@@ -225,9 +227,10 @@ def check_attack(attack: Attack, defense: Defense[Any]) -> None:
     """Check an attack on every alphabet that it and ``defense`` accept.
 
     It sends as many messages as it has clients, legal ones unless they are bytes; it rewrites its
-    own rows and no others; it is shown copies; the same key gives the same messages; and an
-    adversary without clients changes nothing. If it trains, its images, labels and gradients have
-    the form of those that it was given; what it learns is a finite tensor that keeps its form.
+    own rows and no others; it is shown copies; the same key gives the same messages; if it folds,
+    it may be asked for them one at a time; and an adversary without clients changes nothing. If it
+    trains, its images, labels and gradients have the form of those that it was given; what it
+    learns is a finite tensor that keeps its form.
     """
     must_be("attack", attack, "check_attack")
     must_be("defense", defense, "check_attack")
@@ -252,9 +255,48 @@ def check_attack(attack: Attack, defense: Defense[Any]) -> None:
         assert packets == again, (
             f"{name}: not a function of its view; draw from view.key, remember in memory"
         )
+        _check_folding(attack, context, packets[:2])
         nobody = example_context(payload, defense, rows=())
         unchanged = threat_model.forge(attack, nobody, {}).among(payload)
         assert unchanged == before, f"{name}: an attack by nobody changed something"
+
+
+def _check_folding(
+    attack: Attack, context: threat_model.AttackContext, together: Sequence[Packet]
+) -> None:
+    """Ask an attack that folds for its two messages one at a time, with the sums of the others.
+
+    They are the messages that it makes of rows, but for numbers that a sum rounds otherwise.
+    """
+    tier = threat_model.needs(attack).tier
+    if not attack.folds or tier == "own" or threat_model.recruits(attack) != 0:
+        return
+    payload = context.honest
+    read = payload.take(context.benign if tier == "all" else context.owned.rows)
+    sums = FoldedMessages.of(read, torch.ones(len(read), dtype=torch.float64))
+    apart = []
+    for row in range(2):
+        part = replace(
+            context,
+            honest=payload.take([row]),
+            updates=context.updates[[row]],
+            trained=context.trained[[row]],
+            idle=context.idle[[row % len(context.idle)]],
+            owned=context.owned.part([row]),
+            memories=[context.memories[row]],
+            view=context.view.take(torch.tensor([row])),
+            part=threat_model.Part(len(payload), 2, row, sums, Counter()),
+        )
+        apart += threat_model.forge(attack, part, {}).among(part.honest)
+    one, other = (type(payload).decode(packets, payload.spec)[0] for packets in (apart, together))
+    assert one is not None
+    assert other is not None
+    same = torch.isclose(one.values().double(), other.values().double(), rtol=1e-3, atol=1e-4)
+    name = type(payload).__name__
+    assert float(same.double().mean()) > 0.99, (
+        f"{name}: an attack that folds must make each message of sums and of its own client's; "
+        "draw the rows behind view.first, or leave folds out"
+    )
 
 
 def _check_learning(attack: Attack, defense: Defense[Any]) -> None:

@@ -12,7 +12,7 @@ from fedbench.api import Chain, Defense, Prefilter, ServerView, Traits, hooks
 from fedbench.api.prefilter import transform
 from fedbench.core.rng import Key
 from fedbench.experiment.compatibility import examine
-from fedbench.payload import FloatVectors, Payload
+from fedbench.payload import FloatVectors, FoldedMessages, Payload, has_bits_alone
 from fedbench.testing.classes import must_be, must_be_alphabets
 from fedbench.testing.contracts import example_payloads
 from fedbench.testing.contracts import view_of as view_of
@@ -39,6 +39,7 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
     - ``mean_at_zero``: with ``f`` 0 it is the mean;
     - `Defense.tolerates`: so many rows that are far away, in one place or in many, NaN, infinite or
       1e30, leave the answer finite and bounded; if it is ``sharp``, one more does not;
+    - if it overrides `Defense.aggregate_sums`, that is the answer to the rows;
     - it does something: outliers that move the mean move it otherwise, in some round if it
       remembers, unless it needs the sum alone (of bits and rankings, if it works on these only, two
       that are turned around). One that ``reports`` is the mean instead, whatever it gets, and finds
@@ -72,6 +73,7 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
     assert tried, "refuses every alphabet"
     for payload in tried:
         _check_on(defense, payload)
+        _check_sums(defense, payload)
     floats = [payload for payload in tried if isinstance(payload, FloatVectors)]
     for payload in floats:
         _check_equivariance(defense, payload.x)
@@ -211,6 +213,28 @@ def _check_on(defense: Defense[Any], payload: Payload) -> None:
         same = torch.where(left, same, origin)
     if not traits.randomized:
         torch.testing.assert_close(back.double(), same, rtol=1e-4, atol=1e-4, msg=f"{name}: equal")
+
+
+def _check_sums(defense: Defense[Any], payload: Payload) -> None:
+    """Require the answer to rows of their sums, where a rule says that these are enough."""
+    if type(defense).aggregate_sums is Defense.aggregate_sums:
+        return
+    traits = defense.traits()
+    rule = "overridden only with Traits.reads_sum or Traits.counts"
+    assert traits.reads_sum or traits.counts, f"aggregate_sums must be {rule}"
+    if not (traits.reads_sum or has_bits_alone(payload)):
+        return
+    uneven = torch.arange(1, len(payload) + 1, dtype=torch.float64)
+    for weights in (torch.ones_like(uneven), uneven):
+        view = view_of(payload, weights)
+        sums = FoldedMessages.of(payload, weights)
+        state = defense.init(payload.spec)
+        folded = hooks.aggregate(defense, sums, state, declared(defense, view))[0]
+        name = type(payload).__name__
+        alike = torch.allclose(
+            folded.double(), answer(defense, payload, view).double(), rtol=1e-5, atol=1e-5
+        )
+        assert alike, f"{name}: aggregate_sums must answer what aggregate does"
 
 
 def _check_equivariance(defense: Defense[Any], x: Tensor) -> None:

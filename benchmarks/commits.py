@@ -1,8 +1,8 @@
 """How fast two commits play the same scenarios, and whether they measure the same numbers.
 
 ``make compare BASE=main~5`` plays every scenario with both, in turns of a process each; what is
-shown is the median of the ratios of neighbouring turns, and their range. It prints, and judges
-nothing: a shared machine's times are no test. Only what both commits know can be compared: the
+shown is the median of the ratios of neighbouring turns' CPU times, and their range. It prints, and
+judges nothing: a shared machine is no place to test times. What both commits know is compared: the
 scenarios are played through `fedbench.run.play`, and one that a commit cannot play is left out.
 """
 
@@ -47,12 +47,13 @@ found = {}
 for name, settings in json.loads(sys.argv[1]).items():
     try:
         scenario = Scenario.of(**settings)
-        play(scenario, device="cpu", executor="loop")
-        start = time.perf_counter()
-        record = play(scenario, device="cpu", executor="loop")
+        play(scenario, device="cpu", executor=sys.argv[3])
+        start = time.process_time()
+        record = play(scenario, device="cpu", executor=sys.argv[3])
+        seconds = time.process_time() - start
         result = record.result
         measured = [result.accuracy, result.uplink_bits_per_parameter, result.model_bits]
-        found[name] = [time.perf_counter() - start, measured]
+        found[name] = [seconds, measured]
     except Exception as error:
         print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
 print(json.dumps(found))
@@ -82,11 +83,11 @@ def checkout(commit: str, where: Path) -> Iterator[Path]:
         git("worktree", "remove", "--force", str(where))
 
 
-def turn(folder: Path, scenarios: dict[str, dict[str, object]]) -> Turn:
+def turn(folder: Path, scenarios: dict[str, dict[str, object]], executor: str) -> Turn:
     """Every scenario once, in a fresh process with the code of this folder."""
     parts = [folder, folder / "attacks", folder / "defenses"]
     path = os.pathsep.join(map(str, parts))
-    command = [sys.executable, "-P", "-c", PLAY, json.dumps(scenarios), str(folder)]
+    command = [sys.executable, "-P", "-c", PLAY, json.dumps(scenarios), str(folder), executor]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, check=True, env=os.environ | {"PYTHONPATH": path}
     )
@@ -119,6 +120,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3, help="of each; default 3")
     parser.add_argument("--dataset", default="digits")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--executor", default="loop", help="loop or stacked; default loop")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or checkouts would stay
     if given.turns < 1:
@@ -133,7 +135,10 @@ def main() -> None:
         head = ROOT
         if given.head is not None:
             head = stack.enter_context(checkout(given.head, Path(folder).resolve() / "head"))
-        rows = [(turn(head, scenarios), turn(base, scenarios)) for _ in range(given.turns)]
+        rows = []
+        for _ in range(given.turns):
+            mine = turn(head, scenarios, given.executor)
+            rows.append((mine, turn(base, scenarios, given.executor)))
     ours = given.head or "the files here"
     print(f"{ours} against {base_name}: how many times as fast, {given.turns} turns, one thread")
     print(f"\n| {given.dataset}, {given.rounds} rounds | faster | range | ms | numbers |")

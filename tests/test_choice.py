@@ -83,7 +83,10 @@ def test_what_is_faster_is_chosen_and_heavy_steps_are_the_loop_s_unmeasured(
     assert fastest(Sleepy(), 4) == "loop"
 
 
-def test_lock_step_whose_steps_are_mostly_in_vain_is_the_slower_way(measuring: Path) -> None:
+def test_lock_step_whose_steps_are_mostly_in_vain_is_the_slower_way(
+    measuring: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedbench.executors.factory.MARGIN", 1.5)
     pairs = Padded(Sleepy(), SHARED, PLAN, chunk=2)
     assert choose(pairs, [80, 80]) == "padded"  # twice as fast
     # 40 steps and 6 share a launch, of whose 80 steps 0.6 are needed: 1.2 times as fast.

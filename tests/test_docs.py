@@ -63,3 +63,34 @@ def test_the_makefile_names_tests_that_exist() -> None:
     compared = "".join((ROOT / name).read_text() for name in names)
     assert left_out
     assert [test for test in left_out if f"def {test}(" not in compared] == []
+
+
+def conclusions() -> list[str]:
+    """Return the items of the first page of the results, each on one line."""
+    page = (ROOT / "docs" / "results.md").read_text()
+    section = page.split("\n## What a practitioner may conclude\n")[1].split("\n## ")[0]
+    items = re.findall(r"^- (.*(?:\n  .*)*)$", section, re.MULTILINE)
+    return [re.sub(r"\s+", " ", item) for item in items]
+
+
+def test_every_conclusion_has_a_number_a_command_that_exists_and_a_page() -> None:
+    assert len(conclusions()) > 10
+    for item in conclusions():
+        said, *_ = re.split(r"`(?:fedbench|python) ", item)
+        assert re.search(r"\d", said), f"no number: {item}"
+        commands = re.findall(r"`((?:fedbench|python) [^`]*)`", item)
+        assert commands, f"no command: {item}"
+        assert re.search(r"\]\(results/[\w-]+\.md(#[\w-]+)?\)", item), f"no page: {item}"
+        words = " ".join(commands).split()
+        files = [
+            word.rstrip(";") for word in words if word.startswith(("benchmarks/", "fedbench/"))
+        ]
+        presets = [words[i + 1] for i, word in enumerate(words) if word == "--preset"]
+        files += [f"fedbench/presets/{name}.toml" for name in presets]
+        assert [name for name in files if not (ROOT / name).exists()] == [], item
+
+
+def test_the_page_of_results_begins_with_its_conclusions() -> None:
+    page = (ROOT / "docs" / "results.md").read_text()
+    headings = re.findall(r"^## (.*)$", page, re.MULTILINE)
+    assert headings[0] == "What a practitioner may conclude"

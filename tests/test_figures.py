@@ -25,7 +25,18 @@ from fedbench.core.errors import ConfigError
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.record import Privacy, Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.figures import bars, bits, epsilon, heatmap, layout, rounds, share, style, systems
+from fedbench.figures import (
+    bars,
+    bits,
+    cohort,
+    epsilon,
+    heatmap,
+    layout,
+    rounds,
+    share,
+    style,
+    systems,
+)
 from fedbench.figures.kinds import KINDS, Sketch, bar, draw, scale, spark
 from fedbench.figures.labels import place_labels
 from fedbench.results import summary
@@ -183,8 +194,10 @@ def test_every_picture_says_what_was_run_and_what_its_signs_mean(kind: str) -> N
     assert subtitle == (
         "digits, lenet, dirichlet:beta=1.0, 50 clients, 20 % malicious, 40 rounds, 2 seeds"
     )
-    assert "enign clients' pooled test data, last round" in text or kind == "rounds"
-    assert kind == "heatmap" or "lowest to highest of 2 " in text
+    over_rounds = kind in ("rounds", "cohort")
+    assert ("enign clients' pooled test data, last round" in text) == (not over_rounds)
+    assert "enign clients' pooled test data" in text
+    assert kind in ("heatmap", "cohort") or "lowest to highest of 2 " in text
     if kind != "heatmap":
         assert any("accuracy" in axes.get_xlabel() + axes.get_ylabel() for axes in figure.axes)
     # and which attacks are missing
@@ -254,7 +267,8 @@ def test_one_seed_has_no_interval_and_the_caption_says_so() -> None:
     for kind in KINDS:
         figure = KINDS[kind].compose(ended(lasts, epsilon=1.0))
         assert not any("interval of" in one for one in words(figure))
-        assert kind == "heatmap" or any("One seed, so no interval." in one for one in words(figure))
+        told = any("One seed, so no interval." in one for one in words(figure))
+        assert told == (kind not in ("heatmap", "cohort"))  # which have none with more seeds, too
         assert not any(len(axes.collections) for axes in figure.axes)
     # records of two versions of the code are a warning
     of = cell("fedavg", "mean", "none")
@@ -630,6 +644,75 @@ def test_a_line_of_an_attack_goes_over_the_realised_share_from_the_run_without_m
     assert any(map(line_of.fullmatch, shown)), shown
 
 
+def in_cohorts() -> list[summary.Row]:
+    """One system with and without an attack, two seeds of four rounds of ten rows each.
+
+    Accuracies and malicious rows of each round are hand-made; the second seed has no look after
+    its second round.
+    """
+    played: dict[str, list[list[tuple[float | None, int]]]] = {
+        "none": [
+            [(0.5, 2), (0.6, 1), (0.7, 5), (0.8, 1)],
+            [(0.5, 1), (None, 5), (0.7, 1), (0.8, 1)],
+        ],
+        "sign-flip": [
+            [(0.5, 5), (0.6, 1), (0.1, 5), (0.5, 1)],
+            [(0.5, 1), (None, 5), (0.3, 5), (0.1, 5)],
+        ],
+    }
+    found: Results = {}
+    for attack, seeds in played.items():
+        scenario = Scenario(attack=attack, defense="median", malicious=0.2)
+        found[Cell(scenario)] = [
+            sample_record(
+                scenario.model_copy(update={"seed": seed}),
+                [
+                    sample_round(step, accuracy, clients=list(range(10)), malicious=n)
+                    for step, (accuracy, n) in enumerate(looks)
+                ],
+                {},
+            )
+            for seed, looks in enumerate(seeds)
+        ]
+    return rows(found)
+
+
+def test_a_curve_over_cohorts_is_the_mean_change_of_the_rounds_that_had_that_share() -> None:
+    table = in_cohorts()
+    clean, attacked = cohort.lines(table)
+    assert (clean.attack, attacked.attack) == ("none", "sign-flip")
+    # of the first seed three changes, of the second only the last: it has no look after its second
+    assert [x for x, _ in attacked.rounds] == pytest.approx([0.1, 0.5, 0.1, 0.5])
+    assert [y for _, y in attacked.rounds] == pytest.approx([0.1, -0.5, 0.4, -0.2])
+    assert np.array(attacked.curve) == pytest.approx(np.array([[0.1, 0.25], [0.5, -0.35]]))
+    assert np.array(clean.curve) == pytest.approx(np.array([[0.1, 0.1], [0.5, 0.1]]))
+    assert (clean.count(0.1), clean.count(0.5), clean.count(0.2)) == (3, 1, 0)
+    assert cohort.shows(table)
+    assert not cohort.shows(noisy())  # all of its rounds have one share
+    # runs with other shares of malicious clients, as stratified cohorts are varied, are one line
+    both = cohort.lines(over_shares())
+    assert [line.attack for line in both] == ["none", "sign-flip"]
+    assert [x for x, _ in both[1].curve] == pytest.approx([0.2, 0.4])
+    assert [x for x, _ in both[0].curve] == pytest.approx([0, 0.2, 0.4])
+
+
+def test_a_picture_of_cohorts_has_a_mark_for_each_share_and_a_dot_for_each_round() -> None:
+    figure = cohort.compose(in_cohorts())
+    legible(figure)
+    (axes,) = (axes for axes in figure.axes if axes.get_visible())
+    assert {"malicious rows of the round, %", "change of accuracy, points"} <= set(words(figure))
+    marks = [line.get_ydata() for line in axes.lines if line.get_linestyle() in ("-", "--")]
+    assert [list(ys) for ys in marks[1:]] == [  # type: ignore[arg-type]
+        pytest.approx([10, 10]),
+        pytest.approx([25, -35]),
+    ]
+    dots = [line for line in axes.lines if line.get_marker() == "."]
+    assert [np.size(line.get_xdata()) for line in dots] == [4, 4]
+    assert axes.get_ylim() == (-50, 40)
+    shown = [" ".join(one.split()) for one in sketched("cohort", in_cohorts(), 80, "ascii")]
+    assert any(re.fullmatch(r"sign-flip \|? ?50.0 \|? ?2 \|? ?-35.0", one) for one in shown), shown
+
+
 def test_the_style_file_has_the_palette() -> None:
     from matplotlib import rcParams
 
@@ -766,10 +849,12 @@ def test_every_attack_of_ours_has_a_colour_and_those_played_together_differ() ->
         assert len(set(colours)) == len(together), protocol
 
 
-@pytest.mark.parametrize("kind", ["rounds", "bits", "heatmap", "impact", "share", "epsilon"])
+@pytest.mark.parametrize(
+    "kind", ["rounds", "bits", "heatmap", "impact", "share", "cohort", "epsilon"]
+)
 @pytest.mark.parametrize("width", [4.0, 7.0])
 def test_a_picture_is_as_wide_as_was_asked_for_and_legible(kind: str, width: float) -> None:
-    table = over_shares() if kind == "share" else noisy()
+    table = {"share": over_shares, "cohort": in_cohorts}.get(kind, noisy)()
     figure = KINDS[kind].compose(table, layout.View(width=width))
     assert figure.get_figwidth() == width
     legible(figure)

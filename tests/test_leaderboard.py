@@ -11,7 +11,7 @@ import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,8 @@ from pydantic import ValidationError
 from rich.console import Console
 from sample_records import sample_record, sample_round
 
+import fedbench
+from fedbench.api import Traits
 from fedbench.cli import main
 from fedbench.cli.leaderboard_table import RankingTable, as_csv
 from fedbench.core import registry
@@ -60,6 +62,7 @@ from fedbench.leaderboard.rules import PUBLISHED, Limits, Rules, losses, numbere
 from fedbench.leaderboard.submission import Submission, infer, plan, submit
 from fedbench.payload import Payload
 from fedbench.sweeps.plan import Plan
+from fedbench_defenses.mean import Mean
 
 ROOT = Path(__file__).parents[1]
 BOARD = ROOT / "leaderboards"
@@ -402,6 +405,24 @@ def test_a_broken_rule_is_named_and_no_other(what: str) -> None:
     rule, records, *fields = WRONG[what]
     judged = case(records(), **(fields[0] if fields else {}))
     assert broken(judged) == (rule if isinstance(rule, set) else {rule})
+
+
+def test_an_oracle_is_refused_by_what_it_declares_whatever_its_name() -> None:
+    @fedbench.register("defense", "clairvoyant")
+    @dataclass(frozen=True, kw_only=True)
+    class Clairvoyant(Mean):
+        def traits(self) -> Traits:
+            return Traits(oracle=True)
+
+    rule = "one system"
+    assert rule in broken(case(every(scenario__defense="clairvoyant")))
+
+    @fedbench.register("defense", "honest")
+    @dataclass(frozen=True, kw_only=True)
+    class Honest(Mean):
+        pass
+
+    assert rule not in broken(case(every(scenario__defense="honest")))
 
 
 # A record of a searched attack as it was written before the searches were mended.
@@ -1215,6 +1236,14 @@ def test_rules_name_attacks_that_fit_for_whatever_a_protocol_sends(version: int)
             assert issubclass(sends, registry.load("attack", attack).accepts), (protocol, attack)
     for track in rules.track:
         assert len(track.seeds) >= rules.seeds == 5
+
+
+@pytest.mark.parametrize("version", sorted(PUBLISHED))
+def test_no_round_of_a_track_has_more_malicious_rows_than_are_declared(version: int) -> None:
+    for track in versions(BOARD)[version].track:
+        scenario = Scenario(**track.scenario)
+        assert scenario.owned > 0
+        assert cohorts.exceeds(scenario, cohorts.declared(scenario)) == 0, track.name
 
 
 def test_a_plan_has_just_the_mandatory_cells() -> None:

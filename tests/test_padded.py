@@ -23,8 +23,10 @@ from fedbench.core.trees import Tree
 from fedbench.data.augmentation import CropFlip
 from fedbench.executors.cuda_graphs import FEWEST, Replay, Work
 from fedbench.executors.padded import Gathered, PaddedBatches
-from fedbench.executors.training import Client, Loop, Schedule, Trained, WrapGrad
-from fedbench.executors.vmap import BUDGET, Padded, cheapest, footprint
+from fedbench.executors.training import Client, Loop, Schedule, Trained, WrapGrad, untouched
+from fedbench.executors.vmap import BUDGET, Padded, cheapest, footprint, rows_of, stacked
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.scenario import Scenario
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedpm import FedPM
@@ -210,6 +212,31 @@ def test_who_trains_another_way_is_in_another_launch() -> None:
     assert sorted(map(sorted, engine.launches(clients, True))) == [[0, 2, 3], [1]]
     loop = Loop(engine.protocol, SHARED, SCHEDULE).train(clients)
     assert_rounded_alike(engine.train(clients), loop)
+
+
+def test_one_tree_for_all_is_stacked_without_a_copy() -> None:
+    tree = {"w": torch.arange(6.0).reshape(2, 3)}
+    both = stacked([tree, tree])
+    assert both["w"].data_ptr() == tree["w"].data_ptr()
+    twins = stacked([tree, {"w": tree["w"].clone()}])
+    assert torch.equal(both["w"], twins["w"])
+    rows = rows_of(twins, 2)
+    assert [torch.equal(row["w"], tree["w"]) for row in rows] == [True, True]
+
+
+def test_without_a_private_gradient_the_adversary_s_clients_share_the_launch() -> None:
+    def wraps(mechanism: str) -> list[WrapGrad]:
+        scenario = Scenario(
+            clients=6, per_round=6, malicious=0.5, attack="sign-flip", mechanism=mechanism
+        )
+        setup = prepare(scenario, "cpu", "loop")
+        tree = setup.shared.layout.unflatten(torch.zeros(setup.shared.layout.d))
+        clients = setup.clients(range(6), [tree], {}, 0)
+        malicious = setup.population.malicious[range(6)].tolist()
+        return [c.wrap_grad for c, owned in zip(clients, malicious, strict=True) if not owned]
+
+    assert set(wraps("none")) == {untouched}
+    assert untouched not in wraps("dp-sgd")
 
 
 def test_methods_of_equal_mechanisms_are_one_and_closures_are_their_own() -> None:

@@ -300,7 +300,7 @@ def test_d15_the_score_is_the_last_look_and_ids_cover_every_field() -> None:
     changed |= {"sees": "messages", "adjacency": "zero-out", "server_checks": "none"}
     changed |= {"knowledge": "all", "data_seed": 7, "precision": "bf16", "split": "published"}
     changed |= {"augment": "crop-flip", "cohorts": "stratified"}
-    changed |= {"availability": "dropout:p=0.1"}
+    changed |= {"availability": "dropout:p=0.1", "adapter": "lora"}
     ids = {resolve(SMALL).id()}
     for name in Scenario.model_fields:
         value = getattr(SMALL, name)

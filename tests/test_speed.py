@@ -33,7 +33,7 @@ from fedbench.core import registry
 from fedbench.core.blocks import hadamard
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
-from fedbench.core.tiling import column_sums, finite_rows, row_sums
+from fedbench.core.tiling import all_finite, column_sums, finite_rows, row_sums
 from fedbench.executors.training import Loop, Trained
 from fedbench.experiment.scenario import Scenario
 from fedbench.models.network import ConvNet
@@ -194,6 +194,10 @@ def test_sums_over_tiles_are_sums_and_rows_that_are_not_finite_are_found() -> No
     for rows in (x, x.view(6, 2, 2)):
         assert finite_rows(rows).tolist() == [False] * 3 + [True] * 3
     assert finite_rows(x[:0]).tolist() == []
+    assert [all_finite([row]) for row in x] == [False] * 3 + [True] * 3
+    assert all_finite([])
+    assert all_finite([x[5], x[3], x[:0]])
+    assert not all_finite([x[5], x[0]])
 
 
 def test_who_multiplies_in_bfloat16(tmp_path: Path) -> None:

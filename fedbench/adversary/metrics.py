@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedbench.adversary.threat_model import AttackContext, fresh
 from fedbench.api import Defense, Findings, ServerView, hooks
-from fedbench.core.tiling import tiles
+from fedbench.core.tiling import all_finite, tiles
 from fedbench.payload import FoldedMessages, Payload, identical
 
 NO_EFFECT: dict[str, Any] = {"gain": 0.0, "gain_mean": 0.0}  # equal messages have equal means
@@ -27,7 +27,8 @@ def effect(
     if len(context.owned) == 0:
         return {}
     headers = {"headers": forged_headers(context, received, accepted)}
-    if identical(received, context.honest) and bool(torch.isfinite(aggregate).all()):
+    same = as_honest(context, received) and identical(received, context.honest)
+    if same and all_finite([aggregate]):
         return NO_EFFECT | headers
     clean = clean_answer(context.defense, context.honest, context.defense_state, context.view)
     honest_mean = _mean(context.honest, context.view.weights)
@@ -54,6 +55,16 @@ def gains(
     return {"gain": gain, "gain_mean": _relative(sent_mean, honest_mean)}
 
 
+def as_honest(context: AttackContext, received: Payload) -> bool:
+    """Return whether all rows arrived, the adversary's as if they were honest.
+
+    These few rows differ in most rounds, and then the others need not be compared.
+    """
+    rows = context.owned.rows
+    arrived = len(received) == len(context.honest)
+    return arrived and identical(received.take(rows), context.honest.take(rows))
+
+
 def detection(findings: Findings, aggregate: Tensor, malicious: Tensor) -> dict[str, Any]:
     """Compare what the defense reported with the truth ``(n,)`` bool.
 
@@ -62,9 +73,8 @@ def detection(findings: Findings, aggregate: Tensor, malicious: Tensor) -> dict[
     `false_positive_rate`, that of the others (None without any).
     """
     notes = {name: hooks.legible(note) for name, note in findings.notes.items()}
-    finite = torch.isfinite(aggregate)
-    if not bool(finite.all()):
-        notes[NOT_FINITE] = int((~finite).sum())
+    if not all_finite([aggregate]):
+        notes[NOT_FINITE] = int((~torch.isfinite(aggregate)).sum())
     fields: dict[str, Any] = {"findings": notes}
     if findings.kept is not None:
         out = ~findings.kept

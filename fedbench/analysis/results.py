@@ -162,7 +162,7 @@ class Results(Sequence[Record]):
         """Draw a figure of these runs, which a notebook shows.
 
         Args:
-            kind: Kind of the figure: rounds, bits, heatmap, impact, share or epsilon.
+            kind: Kind of the figure: rounds, bits, heatmap, impact, share, cohort or epsilon.
             width: Width in inches; by default 10, of a heat map what its columns take.
             attacks: Attacks of a heat map or an impact chart; by default all that have room.
             bits: Bits of a figure against bits: total, up and down, or uplink.

@@ -176,6 +176,7 @@ class Protocol(ABC, Generic[State]):
     sends: ClassVar[type[Payload]]
     default_defense: ClassVar[str] = "mean"  # the mean of votes, then `server_step`, is the vote
     statistics: ClassVar[bool] = True  # can its messages carry those of batch normalisation?
+    adapters: ClassVar[bool] = True  # can the weights be factors that are added to frozen ones?
     space: ClassVar[Literal["weights", "probabilities", "scores", "scalars"]] = "weights"
     # How `message` is made of the ``updates``; a subclass that overrides it says so again.
     message_is: ClassVar[Literal["sample", "sign", "other"]] = "other"

@@ -23,7 +23,7 @@ PRIVACY = "What ε means"
 RUNNING = "Running"
 PANELS = {  # where `--help` shows a field of a scenario
     TRIED: ("protocol", "attack", "defense", "mechanism"),
-    "Data and model": ("dataset", "model", "partition", "split", "data_seed"),
+    "Data and model": ("dataset", "model", "adapter", "partition", "split", "data_seed"),
     CLIENTS: (
         *("clients", "per_round", "rounds", "epochs", "batch_size", "augment", "precision"),
         *("malicious", "cohorts", "availability", "declared", "server_checks", "defense_draw"),

@@ -31,11 +31,12 @@ def plot(
 ) -> None:
     """Draw pictures of records: accuracy over rounds or malicious rows, against bits or epsilon.
 
-    A folder means its *.json; of these, what is no record is skipped.
+    A folder means its *.json; of these, what is no record is skipped. Over malicious rows, share
+    draws the accuracy of runs, and cohort how that changes in each round.
 
     Options:
-        kind: Kind of picture: rounds, bits, heatmap, impact, share or epsilon. Repeat for more; by
-            default all that these records can show.
+        kind: Kind of picture: rounds, bits, heatmap, impact, share, cohort or epsilon. Repeat for
+            more; by default all that these records can show.
         out: Folder for the pictures.
         format: Format of the files: png, svg, pdf or pgf (needs LaTeX); by default png and svg.
         width: Width of the pictures in inches; by default 10, of a heat map what its columns take.

@@ -1,7 +1,7 @@
 """Passes over many rows without a copy of them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -35,6 +35,17 @@ def finite_rows(x: Tensor) -> Tensor:
         doubtful = (~finite).nonzero()[:, 0]
         finite[doubtful] = torch.isfinite(rows[doubtful]).all(dim=1)
     return finite
+
+
+def all_finite(tensors: Sequence[Tensor]) -> bool:
+    """Return True if no tensor of floating-point numbers, on one device, holds NaN or infinity.
+
+    One pass over their norms, without a copy; where squares overflow they are looked at again.
+    """
+    if not tensors:
+        return True
+    norms = torch.stack([torch.linalg.vector_norm(x) for x in tensors])
+    return bool(torch.isfinite(norms).all()) or all(bool(torch.isfinite(x).all()) for x in tensors)
 
 
 def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -26,12 +26,12 @@ from fedbench.executors.vmap import Padded, Recorded, Stacked
 NAMES = ("auto", "loop", "stacked", "padded", "recorded")
 REMOTE = "ray"  # a cluster: ``ray`` or ``ray:NAME``, the executor of its processes
 
-MARGIN = 1.25  # how much faster another must be: a near tie goes to the loop, which is the oracle
+MARGIN = 1.1  # how much faster another must be: a near tie goes to the loop, which is the oracle
 MOST = 8  # clients of a measurement
 STEPS = 2  # of a client on a CPU
 RECORDED_STEPS = 16  # of a client on an accelerator, where one of them may be recorded
 TURNS = 2
-REVISION = 4  # of the executors: raised when one becomes faster, which voids old answers
+REVISION = 5  # of the executors: raised when one becomes faster, which voids old answers
 HEAVY = 0.01  # seconds of a client's step on a CPU above which lock step gains nothing
 
 

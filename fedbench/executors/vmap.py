@@ -4,7 +4,6 @@ On an accelerator, and with small networks on a CPU, the time of a step is that 
 here many clients share them. `fedbench.executors.training.Loop` is the oracle.
 """
 
-import math
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -60,14 +59,20 @@ class Stacked(training.Executor):
             return self._train(clients, False)
 
     def _train(self, clients: Sequence[training.Client], padded: bool) -> training.Trained:
+        groups = list(self.launches(clients, padded))
+        if groups == [list(range(len(clients)))]:  # no row changes its place
+            updates, memory = self._launched(clients, padded)
+            return updates, rows_of(memory, len(clients))
         width = self.protocol.trained(self.shared).d
         rows = [torch.zeros(0, width, device=self.shared.device)] * (1 + len(clients))
         memories: list[Memory] = [{} for _ in clients]
-        for group in self.launches(clients, padded):
+        for group in groups:
             updates, memory = self._launched([clients[i] for i in group], padded)
-            for position, i in enumerate(group):
+            for position, (i, own) in enumerate(
+                zip(group, rows_of(memory, len(group)), strict=True)
+            ):
                 rows[1 + i] = updates[position, None]
-                memories[i] = {name: value[position] for name, value in memory.items()}
+                memories[i] = own
         return torch.cat(rows), memories
 
     def launches(self, clients: Sequence[training.Client], padded: bool) -> Iterator[list[int]]:
@@ -236,8 +241,17 @@ def _wraps(wrap: training.WrapGrad) -> Hashable:
 
 
 def stacked(trees: Sequence[Tree]) -> Tree:
-    """Stack trees: every leaf gets a leading dimension of clients."""
-    return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
+    """Stack trees: every leaf gets a leading dimension of clients, of one tree without a copy."""
+    first = trees[0]
+    if all(tree is first for tree in trees):
+        return {name: leaf.expand(len(trees), *leaf.shape) for name, leaf in first.items()}
+    return {name: torch.stack([tree[name] for tree in trees]) for name in first}
+
+
+def rows_of(tree: Tree, n: int) -> list[Tree]:
+    """Return the ``n`` trees that `stacked` would make this one of, as views."""
+    rows = {name: leaf.unbind() for name, leaf in tree.items()}
+    return [{name: leaf[i] for name, leaf in rows.items()} for i in range(n)]
 
 
 def gathered(
@@ -294,5 +308,4 @@ def cheapest(steps: Sequence[int], most: int, overhead: float) -> list[int]:
 
 def footprint(network: Network, batch: int, convolve: Convolve = conv2d) -> int:
     """Bytes of a client in lock step: copies of its parameters, what a step saves, gradients."""
-    size = sum(math.prod(shape) for shape in network.shapes.values()) * 4
-    return COPIES * size + 2 * batch * saved_bytes(network, convolve)
+    return COPIES * 4 * network.parameters + 2 * batch * saved_bytes(network, convolve)

@@ -149,8 +149,11 @@ def sufficient_cohort(scenario: Scenario, risk: float = RISK) -> int | None:
     tail holds of the hypergeometric one, ``P(K >= n/2) <= exp(-n D(1/2, m/N))`` (Hoeffding), and
     rounds add up. ∎
 
-    Allouah et al. state a sufficient condition with this divergence. Their constants could not be
-    compared, so this is not called theirs; `exact_cohort` is smaller than either.
+    Condition (5) of Allouah et al. asks likewise, for a bound ``b`` on the malicious ones of ``n``
+    rows with ``m/N <= b/n < 1/2``, that in every round fewer than ``b`` are malicious with a given
+    probability, by the relative entropy of two coins; ``b = n/2`` is the weakest bound that it can
+    ask for. Its constants could not be read, so this is not called theirs. For a cohort that is
+    fixed `covering` says the least bound exactly, and `exact_cohort` is never above this one.
 
     References:
         Hoeffding, "Probability inequalities for sums of bounded random variables", JASA 1963,

@@ -19,6 +19,7 @@ from fedbench.core.sources import SourceFile, source_at, source_of
 from fedbench.experiment import availability, cohorts
 from fedbench.experiment.scenario import Scenario, code_version, fingerprint, foreign
 from fedbench.isolation.stand_ins import IsolatedDefense, StandIn
+from fedbench.models import adapters
 from fedbench.payload import SUMMED, Payload
 
 WHY = (str, type(None))
@@ -76,6 +77,7 @@ class Plugins:
         self._check_sum(scenario)
         self._check_validation(scenario)
         self._check_availability(scenario)
+        self._check_adapter(scenario)
 
     def _check_alphabets(self, scenario: Scenario) -> None:
         """Raise unless attack and defense work on what the protocol sends."""
@@ -193,6 +195,15 @@ class Plugins:
         if unproved is not None:
             raise Incompatible(f"mechanism {registry.split(scenario.mechanism)[0]} {unproved}")
 
+    def _check_adapter(self, scenario: Scenario) -> None:
+        """Raise unless the protocol can train what is added to frozen weights."""
+        if scenario.adapter != adapters.NONE and not self.protocol.adapters:
+            raise Incompatible(
+                f"--protocol {registry.split(scenario.protocol)[0]} must train whole weights, for "
+                "it drops units or prunes by them, and what is frozen beside factors stays, got "
+                f"--adapter {scenario.adapter}; use none, or --protocol fedavg or fedpm"
+            )
+
     def _check_availability(self, scenario: Scenario) -> None:
         """Raise unless who takes part is visible, where some clients drop out.
 
@@ -283,6 +294,7 @@ def resolve(scenario: Scenario, load: Load = registry.load) -> Resolution:
     if scenario.data_seed is None:
         fields["data_seed"] = scenario.seed
     fields["availability"] = availability.written(scenario.availability)
+    fields["adapter"] = adapters.written(scenario.adapter)
     return Resolution(scenario.model_copy(update=fields), plugins, **parts)
 
 

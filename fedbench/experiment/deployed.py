@@ -36,14 +36,15 @@ class DeployedModel:
     def state_dict(self) -> Tree:
         """Return the weights by their names, on the CPU; `ConfigError` for an ensemble.
 
-        Of a `torch.nn.Module` it has all that its own state dict has, also what no run trains.
+        Of a `torch.nn.Module` it has all that its own state dict has, also what no run trains. The
+        factors of an adapter are merged into the weights; `members` has the factors.
         """
         if len(self.members) > 1:
             raise ConfigError(
                 f"a state dict must be that of one model, got an ensemble of {len(self.members)}; "
                 "take one of DeployedModel.members"
             )
-        tree = self.network.untrained | self.members[0]
+        tree = self.network.state_dict(self.members[0])
         return {name: x.detach().cpu() for name, x in tree.items()}
 
     def predict(self, x: Tensor) -> Tensor:
@@ -70,7 +71,7 @@ class DeployedModel:
         tensors = {
             f"{number}.{name}" if many else name: x.detach().cpu().clone()  # which may share memory
             for number, tree in enumerate(self.members)
-            for name, x in (self.network.untrained | tree).items()
+            for name, x in self.network.state_dict(tree).items()
         }
         about = {"members": str(len(self.members))}
         if record is not None:

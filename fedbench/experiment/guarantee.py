@@ -14,11 +14,10 @@ from fedbench.privacy.accountants import Ledger, Participation
 SKIPPED = "malicious clients add no noise: their own data has no guarantee, that of others has"
 
 
-def event(setup: Setup, i: int) -> DpEvent | None:
-    """Return the release of client ``i`` in one round; None without a mechanism."""
+def event(setup: Setup, size: int) -> DpEvent | None:
+    """Return the release of a client with so many samples in one round; None if unclaimed."""
     scenario = setup.scenario
     plugins = setup.plugins
-    size = len(setup.population.train[i])
     release = Release(
         d=plugins.protocol.trained(setup.shared).d,
         size=size,
@@ -37,10 +36,13 @@ def event(setup: Setup, i: int) -> DpEvent | None:
 def spend(setup: Setup, ledger: Ledger, ids: Sequence[int], complies: Tensor) -> None:
     """Enter a round of these clients into the ledger: of those that ran the mechanism."""
     if setup.plugins.mechanism.central:
-        ledger.add([], event(setup, 0))
+        ledger.add([], event(setup, len(setup.population.train[0])))
         return
-    events = [(i, event(setup, i)) for i, c in zip(ids, complies.tolist(), strict=True) if c]
-    ledger.add([(i, released) for i, released in events if released is not None], None)
+    kept = [i for i, complying in zip(ids, complies.tolist(), strict=True) if complying]
+    sizes = {i: len(setup.population.train[i]) for i in kept}
+    events = {size: event(setup, size) for size in set(sizes.values())}
+    released = ((i, events[sizes[i]]) for i in kept)
+    ledger.add([(i, part) for i, part in released if part is not None], None)
 
 
 def guarantee(setup: Setup, ledger: Ledger, slow: bool = True) -> Privacy | None:

@@ -1,6 +1,7 @@
 """Preparation of a run: from a scenario to the objects that its rounds are played with."""
 
 import os
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from fedbench.experiment.population import populate
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import REHEARSING, Setup
 from fedbench.isolation.stand_ins import IsolatedAttack
+from fedbench.models import adapters
+from fedbench.models.lora import adapted
 from fedbench.models.network import Network, require_init, require_network
 
 
@@ -58,6 +61,9 @@ def prepare(
     assert isinstance(public, int)
     share = scenario.per_round / scenario.clients
     shared = Shared(build_network(resolution, data), public & 0xFFFFFFFF, where, share)
+    if (adapter := adapters.parse(scenario.adapter)) is not None:
+        key = shared.key.fold("init")  # frozen are the weights that would be trained without it
+        shared = replace(shared, network=adapted(shared.network, adapter, key, where))
     population = populate(resolution, data, secret)
     examine(plugins.defense, scenario.per_round)
     parts = (plugins.protocol, plugins.defense, shared)

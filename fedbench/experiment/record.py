@@ -150,6 +150,8 @@ class Record(Part):
     ``id`` says what was run, ``digest`` that nobody has changed what was measured: SHA-256 of the
     lines of its file before its own, so ``sed '/^ "digest":/,$d' FILE | sha256sum`` checks it, too.
     A record that was read is written with the numbers as they stood in its file, for its digest.
+    ``parameters`` are those of the network, for each of which bits are given, and ``trained`` those
+    that clients train and send with an adapter. It is left out without one.
     """
 
     schema_version: Literal[4] = SCHEMA
@@ -157,6 +159,7 @@ class Record(Part):
     scenario: Scenario
     data_digest: str
     parameters: int
+    trained: int | None = None
     vote: bool
     mechanism: str
     environment: Environment
@@ -167,6 +170,15 @@ class Record(Part):
     flags: list[str]
     digest: str = ""
     timing: Annotated[Timing, WrapSerializer(_written_timing)]
+
+    @model_serializer(mode="wrap")
+    def _whole(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+        """Leave out ``trained`` where it says nothing: records from before it stay as they are."""
+        # Without a return type, as above.
+        said: dict[str, Any] = write(self)
+        if said.get("trained") is None:
+            said.pop("trained", None)
+        return said
 
     _text: str | None = PrivateAttr(default=None)  # laid out, as read; None: as pydantic writes it
 
@@ -191,13 +203,16 @@ class Record(Part):
         result = self.result
         bits = (result.uplink_bits_per_parameter, result.downlink_bits_per_parameter)
         up, down = ("n/a" if x is None else f"{x:.4g}" for x in bits)
+        model = scenario.model
+        if self.trained is not None:
+            model += f" with {scenario.adapter} ({self.trained:,} of {self.parameters:,} trained)"
         spent = "n/a" if result.epsilon is None else f"{result.epsilon:.4g}"
         mechanism = "" if scenario.mechanism == "none" else f" + {scenario.mechanism}"
         return {
             "protocol": f"{scenario.protocol}{mechanism}",
             "attack": f"{scenario.attack}, {100 * scenario.malicious:g} % malicious",
             "defense": "vote" if self.vote else scenario.defense,
-            "data": f"{scenario.dataset}, {scenario.model}, {scenario.partition}",
+            "data": f"{scenario.dataset}, {model}, {scenario.partition}",
             "run": f"{scenario.clients} clients, {len(self.rounds)} rounds, seed {scenario.seed}",
             "accuracy": f"{100 * result.accuracy:.1f} %",
             "bits": f"{up} up, {down} down per parameter",

@@ -25,6 +25,7 @@ from fedbench.experiment.record import Environment, Record, Source
 from fedbench.experiment.scenario import code_version
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
+from fedbench.models import adapters
 from fedbench.payload import Payload
 from fedbench.payload.packets import Packet
 
@@ -103,7 +104,8 @@ def build_record(
         id=setup.id,
         scenario=scenario,
         data_digest=setup.population.data.digest,
-        parameters=setup.shared.layout.d,
+        parameters=setup.shared.network.parameters,
+        trained=setup.shared.layout.d if scenario.adapter != adapters.NONE else None,
         vote=counts_votes(scenario),
         mechanism=scenario.mechanism,
         environment=environment(setup),
@@ -131,7 +133,7 @@ def build_result(
     score = state.score
     assert score is not None  # the last round is always evaluated
     protocol = setup.plugins.protocol
-    d = setup.shared.layout.d
+    d = setup.shared.network.parameters
     asked = sum(len(r.clients) + r.dropped for r in rounds)
     benign_messages = sum(len(r.clients) - r.malicious for r in rounds)
     entropies = [r.entropy_bits for r in rounds if r.entropy_bits is not None]

@@ -44,7 +44,7 @@ else:
 TYPED = "typed"  # in the context of validation: the values are options of the command
 PLUGINS = ("protocol", "attack", "defense", "mechanism", "dataset", "model", "partition")
 # Fields that a line names only where they are unusual.
-REMARKED = ("split", "augment", "cohorts", "availability")
+REMARKED = ("adapter", "split", "augment", "cohorts", "availability")
 ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")
 MOST = 2**31 - 1  # of clients, rounds and whatever else is counted
 COUNTED = ("clients", "per_round", "rounds", "epochs", "batch_size", "eval_every", "attack_every")
@@ -52,7 +52,7 @@ LAST_SEED = 2**63 - 1  # what a record, and who reads it, can hold
 # Left out of JSON at their defaults.
 UNWRITTEN = (
     *(*ADVERSARY, "defense_draw", "precision", "split", "augment", "cohorts"),
-    "availability",
+    *("availability", "adapter"),
 )
 
 
@@ -98,6 +98,9 @@ class Scenario(BaseModel, metaclass=_Spoken):
     """Data set: images and their labels."""
     model: PluginText = "lenet"
     """Network that the clients train."""
+    adapter: str = "none"
+    """Part of the network that is trained: none, all of it; lora:rank=4,alpha=4, low-rank factors A
+    and B of each weight and the last layer, over frozen weights; with freeze_a=true not A."""
     partition: PluginText = "dirichlet:beta=1.0"
     """Split of the samples among the clients."""
     split: Split = "per-client"
@@ -196,6 +199,7 @@ class Scenario(BaseModel, metaclass=_Spoken):
     def _sensible(self, info: ValidationInfo) -> Self:
         from fedbench.api import Knowledge
         from fedbench.experiment import availability
+        from fedbench.models import adapters
         from fedbench.privacy.conversion import check_claim
 
         typed = bool(info.context and info.context.get(TYPED))
@@ -234,6 +238,7 @@ class Scenario(BaseModel, metaclass=_Spoken):
             Knowledge.parse(self.knowledge)
         if self.availability != availability.NONE:
             availability.parse(self.availability)
+        adapters.parse(self.adapter)
         check_claim(self.delta)
         for name in ("seed", "data_seed", "defense_draw"):
             value = getattr(self, name)

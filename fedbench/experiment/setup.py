@@ -11,7 +11,17 @@ from torch import Tensor
 from fedbench.adversary import threat_model
 from fedbench.adversary.rehearsal import rehearsal
 from fedbench.adversary.threat_model import OwnedRows
-from fedbench.api import Attack, Memory, Rehearsal, Sees, ServerView, Shared, Traits, hooks
+from fedbench.api import (
+    Attack,
+    Mechanism,
+    Memory,
+    Rehearsal,
+    Sees,
+    ServerView,
+    Shared,
+    Traits,
+    hooks,
+)
 from fedbench.core.blame import ask
 from fedbench.core.permutations import LISTED, distinct
 from fedbench.core.rng import Key, Secret
@@ -139,13 +149,15 @@ class Setup:
         data = self.population.data
         rows = self.population.train[i]
         complies = not self.noncompliant([i]) if complies is None else complies
+        # Clients with different gradients share no launch.
+        wraps = type(self.plugins.mechanism).wrap_grad is not Mechanism.wrap_grad
         return Client(
             tree=tree,
             x=data.floats(rows),
             y=data.y[rows],
             key=self.secret.key("client", step, i),
             memory=memory or ask(self.plugins.protocol, "memory", dict, self.shared),
-            wrap_grad=self.plugins.mechanism.wrap_grad if complies else untouched,
+            wrap_grad=self.plugins.mechanism.wrap_grad if complies and wraps else untouched,
             round=step,
         )
 

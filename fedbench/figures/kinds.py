@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from fedbench.core.errors import ConfigError, few, require
-from fedbench.figures import bars, bits, epsilon, heatmap, rounds, share
+from fedbench.figures import bars, bits, cohort, epsilon, heatmap, rounds, share
 from fedbench.figures.heatmap import WORST_CASE
 from fedbench.figures.layout import PLAIN, View
 from fedbench.figures.systems import SystemRows, attacks, setting, systems
@@ -33,6 +33,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 DIGITS = "0123456789"
 LONGEST, SHORTEST = 40, 10  # characters of a bar
 NARROWEST, WIDEST = 8, 19  # characters of a column of a heat map
+COHORTS = "looks after two rounds in a row, and rounds with two shares of malicious rows"
 ARROW = columns.WORST.split()[0]
 
 
@@ -166,6 +167,16 @@ def _shares(rows: Sequence[Row], options: ConsoleOptions, view: View) -> Iterato
     yield _grouped(groups, heads, options)
 
 
+def _cohorts(rows: Sequence[Row], options: ConsoleOptions, view: View) -> Iterator[RenderableType]:
+    groups: dict[str, list[Line]] = {}
+    for line in cohort.lines(rows):
+        label = "none (clean)" if line.attack == "none" else line.attack
+        for x, change in line.curve:
+            texts = [label, percent(x), str(line.count(x)), f"{100 * change:+.1f}"]
+            groups.setdefault(line.system, []).append(Line(texts))
+    yield _grouped(groups, ("system\n  attack", "rows\n%", "\nrounds", "change\npoints"), options)
+
+
 def _pieces(attack: str) -> list[str]:
     """Split the name of an attack where a line may end."""
     return re.findall(r"[^\s,:]+[,:]?", heatmap.spelled(attack))
@@ -226,6 +237,7 @@ _BITS = (bits.shows, bits.compose, _bits)
 _HEATMAP = (heatmap.shows, heatmap.compose, _heatmap)
 _IMPACT = (bars.shows, bars.compose, _impact)
 _SHARE = (share.shows, share.compose, _shares)
+_COHORT = (cohort.shows, cohort.compose, _cohorts)
 _EPSILON = (epsilon.shows, epsilon.compose, _epsilon)
 KINDS = {
     "rounds": Kind("Accuracy over the rounds", "two looks at the test data", *_ROUNDS),
@@ -233,6 +245,7 @@ KINDS = {
     "heatmap": Kind("Accuracy of defenses under attacks", "an attack", *_HEATMAP),
     "impact": Kind("Attack impact", "a seed with and without attack", *_IMPACT),
     "share": Kind(share.TITLE, "two shares of malicious rows", *_SHARE),
+    "cohort": Kind(cohort.TITLE, COHORTS, *_COHORT),
     "epsilon": Kind("Accuracy against ε", "a finite epsilon", *_EPSILON),
 }
 

@@ -146,8 +146,9 @@ def multiples(
     names: Sequence[tuple[str, str]],
     xlabel: str,
     inches: float = WIDTH,
+    ylabel: str = "accuracy, %",
 ) -> Page:
-    """Return a page of equal panels that share their axes of accuracies.
+    """Return a page of equal panels that share their axes.
 
     ``names`` are the name of each panel and a note below it, in the colour of the worst case.
     """
@@ -169,7 +170,7 @@ def multiples(
         title = "\n".join(wrap(name, width / 1.2, 9.5))
         axes.set_title(title, fontsize=9.5, pad=6 + 8.5 * LINE * len(below))
         if i % columns == 0:
-            axes.set_ylabel("accuracy, %")
+            axes.set_ylabel(ylabel)
         if i + columns >= count:
             axes.set_xlabel(xlabel)
             axes.tick_params(labelbottom=True)

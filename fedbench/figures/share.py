@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from fedbench.experiment.measurements import Round
     from fedbench.experiment.record import Record
     from fedbench.results.summary import Row
 
@@ -36,9 +37,14 @@ class ShareLine:
         return self.attack == "none"
 
 
+def owned(round: Round) -> float:
+    """Return the share of the rows of a round that the adversary owns."""
+    return round.malicious / len(round.clients)
+
+
 def realised(record: Record) -> float:
-    """Return the mean over the rounds of a run of the share of rows that the adversary owns."""
-    return statistics.fmean(r.malicious / len(r.clients) for r in record.rounds if r.clients)
+    """Return the mean of `owned` over the rounds of a run that had any rows."""
+    return statistics.fmean(owned(r) for r in record.rounds if r.clients)
 
 
 def share(row: Row) -> float:

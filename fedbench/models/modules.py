@@ -210,10 +210,10 @@ class ModuleNet(Network):
         """Shape of each parameter: `weights`, the rest, `statistics`, by the module's names."""
         return self.table
 
-    @property
-    def untrained(self) -> Tree:
-        """Frozen parameters and buffers of the module, as they were given."""
-        return {n: x for n, x in self.module.state_dict().items() if n not in self.table}
+    def state_dict(self, params: Tree) -> Tree:
+        """Return the parameters with the frozen ones and the buffers, as they were given."""
+        given = {n: x for n, x in self.module.state_dict().items() if n not in self.table}
+        return given | params
 
     @property
     def title(self) -> str:

@@ -130,9 +130,13 @@ class Network(ABC):
         return F.linear(features, params[self.head], bias)
 
     @property
-    def untrained(self) -> Tree:
-        """Values of a module's state dict that no run changes."""
-        return {}
+    def parameters(self) -> int:
+        """Number of the whole network's parameters, by which bits are divided."""
+        return Layout.of(self.shapes).d
+
+    def state_dict(self, params: Tree) -> Tree:
+        """Return all that a module's state dict has, by its names, with these parameters."""
+        return params
 
     @abstractmethod
     def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:

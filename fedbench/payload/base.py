@@ -4,7 +4,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar, Self
 
 import torch
@@ -18,6 +18,12 @@ from fedbench.core.tiling import finite_rows
 from fedbench.payload.packets import Packet, Part, join
 
 Spec = dict[str, Any]  # the public form of a message: what both ends know before it is sent
+
+
+@cache
+def _fields(alphabet: type["Payload"]) -> tuple[str, ...]:
+    """Return the names of an alphabet's fields, which a round asks for a hundred times."""
+    return tuple(field.name for field in dataclasses.fields(alphabet))
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,17 +45,17 @@ class Payload(ABC):
         return False
 
     def __len__(self) -> int:
-        return len(next(iter(self._tensors().values())))
+        return next(iter(self._tensors().values())).shape[0]
 
     def _tensors(self) -> dict[str, Tensor]:
-        fields = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        fields = ((name, getattr(self, name)) for name in _fields(type(self)))
         return {name: value for name, value in fields if isinstance(value, Tensor)}
 
     @property
     def spec(self) -> Spec:
         """Public form: every field that is no tensor, and the widths of those that are."""
         widths = {name: tuple(x.shape[1:]) for name, x in self._tensors().items()}
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)} | widths
+        return {name: getattr(self, name) for name in _fields(type(self))} | widths
 
     def copied(self) -> Self:
         """Return the same messages, in memory of their own."""

@@ -90,6 +90,7 @@ class FedDrop(DenseWeights):
     """
 
     sends = GatedVectors
+    adapters = False
     adds = False  # but what was kept, divided by its chance
 
     conv: float = 0.2

@@ -77,6 +77,8 @@ class HideNSeek(ScoreTraining):
         Supermask", 2022, https://arxiv.org/abs/2206.04385.
     """
 
+    adapters = False
+
     clip: float = 0.3
     weight_init: WeightInit = field(default="kaiming-normal", metadata=UNWRITTEN)
     keep: float = 0.5

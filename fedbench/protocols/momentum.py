@@ -10,6 +10,7 @@ from torch import Tensor
 from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
+from fedbench.core.tiling import all_finite
 from fedbench.core.trees import Tree
 from fedbench.payload import CoordinatedPatches, FloatVectors, Payload
 from fedbench.protocols.compressed import compressed_width, share_of
@@ -71,9 +72,16 @@ class WorkerMomentum(DenseWeights):
     ) -> tuple[Tree, Memory]:
         update, _ = super().local_update(tree, batches, grad, key, memory)
         sent = {name: self.beta * m + (1 - self.beta) * update[name] for name, m in memory.items()}
-        finite = torch.stack([torch.isfinite(m).all() for m in sent.values()]).all()
-        remembered = {name: torch.where(finite, m, torch.zeros_like(m)) for name, m in sent.items()}
-        return update | sent, remembered
+        return update | sent, sent
+
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
+        """Send the updates as they are; a memory that is not finite starts again."""
+        if all_finite([m for client in memory for m in client.values()]):
+            return FloatVectors(updates), memory
+        fresh = self.memory(shared)
+        finite = [all_finite(list(client.values())) for client in memory]
+        kept = [client if fine else fresh for client, fine in zip(memory, finite, strict=True)]
+        return FloatVectors(updates), kept
 
 
 @dataclass(frozen=True, kw_only=True)

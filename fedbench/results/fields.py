@@ -23,7 +23,7 @@ def _of(kind: Kind, *names: str) -> Fields:
 PLUG_INS = ("protocol", "mechanism", "defense", "attack", "dataset", "model", "partition")
 NAMES = _of("plug-in", *PLUG_INS)
 SETTINGS: Fields = {
-    **_of("name", "split"),
+    **_of("name", "adapter", "split"),
     **_of("whole", "clients", "per_round"),
     **_of("name", "cohorts", "availability"),
     **_of("share", "malicious", "declared"),

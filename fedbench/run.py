@@ -18,6 +18,7 @@ from fedbench.core.devices import now
 from fedbench.core.errors import require
 from fedbench.core.settings import Settings, note, restored_after
 from fedbench.data.datasets import Data
+from fedbench.executors.factory import require_one_place
 from fedbench.experiment.callbacks import Callbacks, Follower, followed
 from fedbench.experiment.checkpoints import Checkpoint, Keeper
 from fedbench.experiment.commitments import commit, keep
@@ -33,6 +34,7 @@ from fedbench.experiment.measurements import Round
 from fedbench.experiment.prepare import choose_device, prepare
 from fedbench.experiment.record import Record
 from fedbench.experiment.record_builder import build_record, entropy_bits, evaluated, traffic
+from fedbench.experiment.remote import on_cluster
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.stages import (
@@ -75,7 +77,9 @@ def play(
         scenario: The scenario to play.
         device: ``auto``, ``cpu``, ``cuda``, or a backend that a package registers with torch.
         executor: ``loop``, ``stacked``, ``padded``, ``recorded``, or ``auto``: the fastest one.
-        chunk: Clients that the stacked executor trains at once.
+            ``ray`` or ``ray:NAME``: that one in the processes of a cluster
+            (`fedbench.experiment.remote`).
+        chunk: Clients that the stacked executor trains at once, and the most of a cluster's task.
         callbacks: Followers of the run: objects of `Callback`, or functions that are called with
             each `Round`. What one raises ends the run.
         data: Samples to play on, by default the data set that the scenario names. The id of the
@@ -97,6 +101,7 @@ def play(
         PluginError: a plug-in raised, or returned what it must not.
     """
     require("states", states, states is None or canonical, "left out without canonical")
+    require_one_place(executor, isolate)
     followers = Callbacks(callbacks)
     start = now()
     choose_device(device)  # changes settings, too, which later runs on the device need
@@ -106,7 +111,7 @@ def play(
         setup = prepare(scenario, device, executor, chunk, data, load, canonical)
         if streams(setup, stream):
             setup = dataclasses.replace(setup, at_once=chunk)
-        with followed(followers, setup.scenario):
+        with on_cluster(setup, executor, chunk) as setup, followed(followers, setup.scenario):
             state = begin(setup)
             rounds: list[Round] = []
             keeper = None if checkpoint is None else Keeper(checkpoint, setup, start)
@@ -163,13 +168,12 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     # 2  every client trains, the malicious ones as if honest
     with span("train"):
         clients = setup.clients(ids, trees, state.memories, step)
-        with Hook(plugins.protocol, "local_update"):
-            trained = setup.executor.train(clients)
+        trained, made = setup.executor.exchange(clients)
 
     # 3  mechanism and compression: from here on only the alphabet exists
     with span("compress"):
         idle = ask(plugins.protocol, "idle", Tensor, setup.shared, broadcast)
-        updates, honest = messages(setup, state, ids, clients, trained, idle, broadcast, step)
+        updates, honest = messages(setup, state, ids, trained, made, idle, broadcast, step)
         if state.defense is None:
             state.defense = Hook(plugins.defense, "init", step).returned(object, honest.spec)
 

@@ -71,7 +71,10 @@ TYPED: list[tuple[str, str]] = [
     ("attack --model conv10", "conv10 needs images of at least 32 x 32"),
     ("attack --clients 400 -p fedavg", "ask for fewer clients"),
     ("attack --workers -1", "--workers must be >= 0, got -1"),
-    ("attack --executor magic", "--executor must be auto, loop, stacked, padded or recorded"),
+    (
+        "attack --executor magic",
+        "--executor must be auto, loop, stacked, padded, recorded, ray or ray:padded",
+    ),
     ("attack --executor recorded --device cpu", "--executor recorded must have --device cuda"),
     ("privacy -m mask-gaussian --delta 1", "--delta must be in [1e-100, 1), got 1.0"),
     ("privacy -m mask-gaussian:c=0.5", "MaskGaussian.c must be in (0, 1/2), got 0.5"),

@@ -3,151 +3,39 @@
 import importlib.util
 import json
 import os
-import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from moody import HUNDRED, MOODY, failures, first, installed, records
+from ray_cluster import Cluster, Node, gone, wait
 
 from fedbench.core.errors import ConfigError
 from fedbench.data import archives
+from fedbench.executors.cluster import places
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import code_version
 from fedbench.sweeps.local import Options
-from fedbench.sweeps.on_ray import OnRay, places
+from fedbench.sweeps.on_ray import OnRay
 
 if importlib.util.find_spec("ray") is None and os.environ.get("CI") != "true":
     pytest.skip("Ray is not installed", allow_module_level=True)
 
 ROOT = Path(__file__).parents[1]
-RAY = Path(sys.executable).with_name("ray")
 
 TWENTY = HUNDRED.replace('["fedavg", "signsgd", "topk", "qsgd", "fedpm"]', '"fedavg"')
 LONG = TWENTY.replace("[1, 2]", "[20, 21]")  # a node joins while it is played
 TWO = HUNDRED.replace("[0, 1]", "[0]").replace("[1, 2]", "1")
 TWO = TWO[: TWO.index("protocol")] + 'protocol = "fedavg"\n'
-
-
-class Node:
-    """A node of a cluster: the processes of a session of their own."""
-
-    def __init__(self, options: list[str], env: dict[str, str]) -> None:
-        command = [str(RAY), "start", *options, "--object-store-memory", "100000000"]
-        command += ["--min-worker-port", "0", "--max-worker-port", "0"]
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        started = subprocess.Popen(command, env=env, text=True, start_new_session=True, **pipes)
-        self.session = started.pid
-        output, _ = started.communicate(timeout=120)
-        if started.returncode:
-            self.end()
-            raise RuntimeError(output)
-
-    def processes(self, name: bytes = b"") -> list[int]:
-        results = []
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                pid = int(path.parent.name)
-                command = path.read_bytes()  # empty of what has ended and was not waited for
-                if os.getsid(pid) == self.session and command and command.startswith(name):
-                    results.append(pid)
-            except OSError:  # it has ended
-                continue
-        return results
-
-    def playing(self) -> list[int]:
-        """Workers in the middle of a run; Ray gives others another name."""
-        return self.processes(b"ray::_play")
-
-    def end(self) -> None:
-        while pids := self.processes():
-            for pid in pids:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-            time.sleep(0.05)
-
-
-class Cluster:
-    """A head with one core, and what joins it. Its nodes have no data files.
-
-    The name of the ``folder`` is short, because those of sockets must be. Moody attacks of the
-    packages in ``site`` write into the ``diary``.
-    """
-
-    def __init__(self, folder: Path, site: Path, diary: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-        self.env |= dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
-        self.env |= {
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_AUTH_MODE": "token",  # or whoever reaches the port could run code here
-            "RAY_AUTH_TOKEN": secrets.token_hex(32),
-            "PYTHONPATH": first(site),
-            "DIARY": str(diary),
-            "FEDBENCH_DATA": str(folder / "nothing"),
-        }
-        self.folder = folder
-        self.nodes: list[Node] = []
-        port = self.address.partition(":")[2]
-        head = ["--head", "--port", port, "--include-dashboard", "false"]
-        self.head = self.start([*head, "--temp-dir", str(folder)], "1", {})
-
-    def start(self, options: list[str], cores: str, env: Mapping[str, str]) -> Node:
-        self.nodes.append(Node([*options, "--num-cpus", cores], {**self.env, **env}))
-        return self.nodes[-1]
-
-    def join(self, *options: str, cores: str = "1", env: Mapping[str, str] = {}) -> Node:
-        return self.start(["--address", self.address, *options], cores, env)
-
-    def end(self) -> None:
-        for node in self.nodes:
-            node.end()
-
-    def command(self, folder: Path, text: str, *options: str) -> list[str]:
-        """A sweep on this cluster, its store in ``folder / "store"``."""
-        folder.mkdir(exist_ok=True)
-        (folder / "s.toml").write_text(text)
-        out = [str(folder / "s.toml"), "--out", str(folder / "store"), *options]
-        address = [] if "--engine" in options else ["--engine", "ray", "--address", self.address]
-        return [sys.executable, "-m", "fedbench", "sweep", *out, *address]
-
-    def finished(
-        self, words: list[str], folder: Path, env: Mapping[str, str] = {}
-    ) -> subprocess.CompletedProcess[str]:
-        env = {**self.env, **env}
-        return subprocess.run(
-            words, capture_output=True, text=True, env=env, cwd=folder, timeout=540
-        )
-
-    def sweep(
-        self, folder: Path, text: str, *options: str, env: Mapping[str, str] = {}
-    ) -> subprocess.CompletedProcess[str]:
-        return self.finished(self.command(folder, text, *options), folder, env)
-
-    def begin(self, folder: Path, text: str, *options: str) -> "subprocess.Popen[str]":
-        words = self.command(folder, text, *options)
-        return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=self.env, cwd=folder)
-
-    def script(self, code: str) -> str:
-        """What a program says that runs where a sweep would."""
-        program = f"address = {self.address!r}\n{textwrap.dedent(code)}"
-        done = self.finished([sys.executable, "-c", program], self.folder)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -169,21 +57,6 @@ def second(cluster: Cluster) -> Iterator[Node]:
     gone(cluster)
 
 
-def gone(cluster: Cluster) -> None:
-    """Wait until the cluster has noticed who has left: the next sweep is not to count on it."""
-    cluster.script(
-        """
-        import time
-        import ray
-        ray.init(address, log_to_driver=False, logging_level="ERROR")
-        end = time.monotonic() + 90
-        while sum(node["Alive"] for node in ray.nodes()) > 1:
-            assert time.monotonic() < end
-            time.sleep(0.2)
-        """
-    )
-
-
 @pytest.fixture(scope="module")
 def calm(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     """`HUNDRED` and `LONG`, undisturbed and without Ray."""
@@ -193,13 +66,6 @@ def calm(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         assert ended.returncode == 0, ended.stderr
     assert len(records(folder)) == 120
     return records(folder)
-
-
-def wait(until: Callable[[], object], seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not until():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def assert_same(found: dict[str, Record], calm: dict[str, Record], runs: int) -> None:
@@ -346,12 +212,12 @@ def test_workers_map_the_data_set_instead_of_copying_it(cluster: Cluster) -> Non
         """
         import ray
         from fedbench.experiment.prepare import load_pool
-        from fedbench.sweeps import on_ray
+        from fedbench.executors import cluster
 
         def where(arrays):
             import warnings
             warnings.simplefilter("error")
-            data = on_ray._data(arrays)
+            data = cluster.data_of(arrays)
             for line in open("/proc/self/maps"):
                 first, last = (int(x, 16) for x in line.split()[0].split("-"))
                 if first <= data.x.data_ptr() < last:
@@ -359,7 +225,7 @@ def test_workers_map_the_data_set_instead_of_copying_it(cluster: Cluster) -> Non
 
         ray.init(address, log_to_driver=False, logging_level="ERROR")
         data = load_pool("digits")
-        line, *others = ray.get(ray.remote(where).remote(ray.put(on_ray._arrays(data))))
+        line, *others = ray.get(ray.remote(where).remote(ray.put(cluster.arrays_of(data))))
         assert others == [data.digest, 16.0, data.mean, None], others
         print(line)
         """

@@ -44,7 +44,7 @@ def sent(protocol: str, model: str, clients: int) -> Payload:
     given = setup.clients(ids, trees, state.memories, 0)
     trained = setup.executor.train(given)
     idle = protocol_.idle(setup.shared, broadcast)
-    return messages(setup, state, ids, given, trained, idle, broadcast, 0)[1]
+    return messages(setup, state, ids, trained, None, idle, broadcast, 0)[1]
 
 
 def seconds(work: Work, threads: int) -> tuple[float, float]:

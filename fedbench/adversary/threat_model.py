@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -91,7 +91,10 @@ Codec = Callable[[Tensor], Payload]
 
 
 def own_codec(
-    protocol: Protocol[Any], shared: Shared, keys: Sequence[Key], memory: Sequence[Memory]
+    protocol: Protocol[Any],
+    shared: Shared,
+    keys: Mapping[int, Key] | Sequence[Key],
+    memory: Sequence[Memory],
 ) -> Callable[[Sequence[int]], Codec]:
     """Return what makes the codec of some rows, which holds copies of these rows' things only.
 
@@ -268,8 +271,7 @@ def train(
         own_way = partial(hooks.wrap_grad, attack, local=local, client=i)
         wrap = own_way if attack.wraps else client.wrap_grad
         poisoned.append(dataclasses.replace(client, x=x, y=y, wrap_grad=wrap))
-    with Hook(executor.protocol, "local_update", step):
-        return executor.train(poisoned)[0]
+    return executor.trained(poisoned, step)[0]
 
 
 def learn(attack: Attack, context: AttackContext, learned: Tensor | None) -> Tensor | None:

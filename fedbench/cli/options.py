@@ -105,9 +105,15 @@ def explained(command: Command) -> Command:
 
 Device = Annotated[str, option("Device to train on: auto, cpu, cuda, or a backend of torch.")]
 Executor = Annotated[
-    str, option("How clients are trained: auto, loop, stacked, padded or recorded.")
+    str,
+    option(
+        "How clients are trained: auto, loop, stacked, padded or recorded; ray, or ray:padded: by "
+        "the processes of the Ray cluster of RAY_ADDRESS, else of one that starts here."
+    ),
 ]
-Chunk = Annotated[int, option("Clients that a stacked launch trains; fewer need less memory.")]
+Chunk = Annotated[
+    int, option("Clients of a stacked launch or a cluster's task; fewer need less memory.")
+]
 Workers = Annotated[
     int, option("Runs at the same time; 0 is up to 4 per GPU, or one per --threads cores.")
 ]

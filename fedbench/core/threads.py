@@ -1,5 +1,6 @@
-"""Threads over independent rows, as many as torch may use."""
+"""Cores of this process, and threads over independent rows, as many as torch may use."""
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,12 @@ SHORT = 1e-3  # seconds of a row below which a thread for it costs more than it 
 
 Row = TypeVar("Row")
 Answer = TypeVar("Answer")
+
+
+def available_cores() -> int:
+    """Number of cores that this process may use."""
+    many = os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else many
 
 
 def each(work: Callable[[Row], Answer], rows: Iterable[Row]) -> list[Answer]:

@@ -12,11 +12,11 @@ from fedbench.api import Grad, Gradient, Mechanism, Memory
 from fedbench.core.errors import IllegalPayloadError, require
 from fedbench.core.trees import Tree
 from fedbench.deployment.draws import FromSystem, SystemKey
-from fedbench.deployment.forms import form_of
 from fedbench.deployment.settings import Settings, draws_noise, require_fit
 from fedbench.executors.training import Client as Training
 from fedbench.executors.training import Loop, untouched
 from fedbench.experiment.evaluation import taken_for
+from fedbench.experiment.forms import form_of
 from fedbench.experiment.state_bytes import decode, encode
 from fedbench.models.network import Network
 from fedbench.payload import Payload

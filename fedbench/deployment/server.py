@@ -15,8 +15,8 @@ from fedbench.core.tiling import finite_rows
 from fedbench.core.trees import Tree
 from fedbench.deployment.client import Request
 from fedbench.deployment.draws import Rehearsed
-from fedbench.deployment.forms import form_bytes
 from fedbench.deployment.settings import Settings, require_fit
+from fedbench.experiment.forms import form_bytes
 from fedbench.models.network import Network
 from fedbench.payload import Payload
 from fedbench.payload.packets import Packet

@@ -24,6 +24,7 @@ from fedbench.executors.training import Client, Executor, Loop, Schedule
 from fedbench.executors.vmap import Padded, Recorded, Stacked
 
 NAMES = ("auto", "loop", "stacked", "padded", "recorded")
+REMOTE = "ray"  # a cluster: ``ray`` or ``ray:NAME``, the executor of its processes
 
 MARGIN = 1.1  # how much faster another must be: a near tie goes to the loop, which is the oracle
 MOST = 8  # clients of a measurement
@@ -42,13 +43,31 @@ class TrainingOptions(TypedDict):
 
 
 def require_known(name: str) -> None:
-    """Raise `ConfigError` unless the name is one of `NAMES`."""
-    require("--executor", name, name in NAMES, ", ".join(NAMES[:-1]) + f" or {NAMES[-1]}")
+    """Raise `ConfigError` unless it is one of `NAMES`, `REMOTE`, or that and how it trains."""
+    known = name in NAMES or name == REMOTE or remote_way(name) in NAMES[1:]
+    require("--executor", name, known, f"{', '.join(NAMES)}, {REMOTE} or {REMOTE}:padded")
+
+
+def remote_way(name: str) -> str | None:
+    """Return how the processes of a cluster train, empty where it is not said; None without one.
+
+    >>> remote_way("ray:padded"), remote_way("ray"), remote_way("loop")
+    ('padded', '', None)
+    """
+    where, _, way = name.partition(":")
+    return way if where == REMOTE else None
+
+
+def require_one_place(name: str, isolate: bool) -> None:
+    """Raise `ConfigError` for a cluster whose processes would run plug-ins that are kept apart."""
+    fits = not isolate or remote_way(name) is None
+    rule = "one of this machine with --isolate, whose plug-ins stay in processes here"
+    require("--executor", name, fits, rule)
 
 
 def require_device(name: str, device: torch.device) -> None:
     """Raise `Unavailable` for an executor that this device does not have."""
-    if name == "recorded" and not replays_graphs(device):
+    if name in ("recorded", f"{REMOTE}:recorded") and not replays_graphs(device):
         raise Unavailable(
             f"--executor recorded must have --device cuda, got {device.type}; use padded"
         )
@@ -76,10 +95,14 @@ def executor(
 
     ``chunk`` is how many clients are trained at once, by executors that do so. For ``auto``,
     ``sizes`` are the samples of the clients of a round (`typical`). ``augment`` changes the images
-    of every training step. `ConfigError` if there is no such executor, or not on this device.
+    of every training step. ``ray`` is the executor with which each process of a cluster trains.
+    `ConfigError` if there is no such executor, or not on this device.
     """
     require("--chunk", chunk, chunk >= 1, ">= 1")
     require_known(name)
+    if (way := remote_way(name)) is not None:
+        alone = shared.network.alone or not accelerated(shared.device)
+        name = way or ("loop" if alone else "padded")  # not measured: every node does the same
     if name != "loop" and (why := shared.network.alone):
         if name != "auto":
             raise ConfigError(f"--executor must be auto or loop for a model {why}, got {name}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from torch.nn.functional import log_softmax
 
 from fedbench.api import Batches, Grad, Gradient, Memory, Protocol, Shared, hooks
 from fedbench.api.protocol import Pull
+from fedbench.core.blame import Hook
 from fedbench.core.choices import Precision
 from fedbench.core.copies import sent
 from fedbench.core.devices import accelerated
@@ -26,9 +27,11 @@ from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.data.augmentation import AugmentedSteps, CropFlip, Steps
 from fedbench.models.network import Convolve, Step, channels_last, saved_bytes
+from fedbench.payload import Payload
 
 WrapGrad = Callable[[Gradient], Grad]
 Trained = tuple[Tensor, list[Memory]]  # updates (n, d), and the memory of each client
+Made = tuple[Payload, Sequence[Memory]]  # n messages, and what each client remembers after its own
 
 
 def untouched(grad: Gradient) -> Grad:
@@ -111,15 +114,39 @@ class _Steps(Sequence[tuple[Tensor, Tensor]]):
 class Executor(ABC):
     """A way to train the clients of a round."""
 
+    elsewhere: ClassVar[bool] = False  # whether other processes read the clients' samples
+
     protocol: Protocol[Any]
     shared: Shared
     schedule: Schedule
     precision: Precision = field(default="fp32", kw_only=True)
     augment: CropFlip | None = field(default=None, kw_only=True)  # change of training images
 
+    @property
+    def title(self) -> str:
+        """Name of this executor in a record."""
+        return type(self).__name__.lower()
+
+    @property
+    def at_once(self) -> int | None:
+        """Number of clients that are trained together; None where each is trained alone."""
+        return None
+
     @abstractmethod
     def train(self, clients: Sequence[Client]) -> Trained:
         """Return ``updates (n, d)`` in the order of ``clients``, and the memory of each client."""
+
+    def trained(self, clients: Sequence[Client], step: int | None = None) -> Trained:
+        """Return what `train` does, with errors that name the protocol."""
+        with Hook(self.protocol, "local_update", step):
+            return self.train(clients)
+
+    def exchange(self, clients: Sequence[Client]) -> tuple[Trained, Made | None]:
+        """Train the clients of a round, and make their messages if it is done where they train.
+
+        Then updates are those of the clients that attack in the round; other rows are NaN.
+        """
+        return self.trained(clients), None
 
     def batches(self, steps: Steps, key: Key, number: Tensor) -> Batches:
         """Return a client's batches in round ``number``, with their images changed by its key."""

@@ -47,9 +47,10 @@ class Environment(Part):
         platform: Operating system and architecture.
         processor: Architecture and name of the processor; empty in older records.
         device: ``cpu``, or the name of the accelerator.
-        executor: ``loop``, ``stacked``, ``padded`` or ``recorded``.
+        executor: ``loop``, ``stacked``, ``padded`` or ``recorded``; ``ray:loop`` where the
+            processes of a cluster trained so, and the rest is of the server process.
         threads: Threads of the process.
-        chunk: Clients that were trained at once; None in a loop.
+        chunk: Clients that were trained at once; None in a loop. The most of a cluster's task.
         canonical: Whether it ran in canonical mode, whose numbers are those of every processor
             (`fedbench.core.canonical`). Left out where it did not.
     """

@@ -17,7 +17,6 @@ from fedbench.core import registry
 from fedbench.core.canonical import in_force
 from fedbench.core.devices import peak_memory, title
 from fedbench.executors.cached_answers import processor
-from fedbench.executors.vmap import Stacked
 from fedbench.experiment.compatibility import counts_votes
 from fedbench.experiment.evaluation import settled, validation_accuracy
 from fedbench.experiment.guarantee import guarantee
@@ -178,9 +177,9 @@ def environment(setup: Setup) -> Environment:
         platform=platform.platform(),
         processor=f"{platform.machine()} {processor()}",
         device=title(setup.shared.device),
-        executor=type(setup.executor).__name__.lower(),
+        executor=setup.executor.title,
         threads=torch.get_num_threads(),
-        chunk=setup.executor.at_once if isinstance(setup.executor, Stacked) else None,
+        chunk=setup.executor.at_once,
         canonical=setup.canonical and in_force(),
     )
 

@@ -22,9 +22,9 @@ from fedbench.api import (
     Traits,
     hooks,
 )
-from fedbench.core.blame import Hook, ask
+from fedbench.core.blame import ask
 from fedbench.core.permutations import LISTED, distinct
-from fedbench.core.rng import Secret
+from fedbench.core.rng import Key, Secret
 from fedbench.core.sources import SourceFile
 from fedbench.core.trees import Layout, Tree
 from fedbench.executors.training import Client, Executor, untouched
@@ -163,13 +163,17 @@ class Setup:
 
     def clients(
         self, ids: Sequence[int], trees: Sequence[Tree], memories: Mapping[int, Memory], step: int
-    ) -> list[Client]:
-        """Return the clients of a round; ``trees`` has one for all, or one for each."""
-        complies = (~self.noncompliant(ids)).tolist()
-        return [
-            self.client(i, trees[row % len(trees)], memories.get(i), step, complies[row])
-            for row, i in enumerate(ids)
-        ]
+    ) -> Sequence[Client]:
+        """Return the clients of a round; ``trees`` has one for all, or one for each.
+
+        Their samples are not read here if the executor reads them elsewhere.
+        """
+        cohort = Cohort(self, ids, trees, memories, step)
+        return cohort if self.executor.elsewhere else list(cohort)
+
+    def keys(self, ids: Sequence[int], step: int) -> list[Key]:
+        """Return the keys of the clients of a round."""
+        return [self.secret.key("client", step, i) for i in ids]
 
     def recruiting(self, attack: Attack, step: int | None = None) -> int:
         """Return how many of its own clients train for an attack: no more than it owns."""
@@ -208,10 +212,8 @@ class Setup:
             return honest.take(present), 0
         extra = self.clients(absent, [clients[row].tree for row in rows.values()], memories, step)
         protocol = self.plugins.protocol
-        with Hook(protocol, "local_update", step):
-            updates, after = self.executor.train(extra)
-        keys = [client.key for client in extra]
-        sent, _ = hooks.message(protocol, self.shared, updates, keys, after)
+        updates, after = self.executor.trained(extra, step)
+        sent, _ = hooks.message(protocol, self.shared, updates, self.keys(absent, step), after)
         form = honest.take(present + [owned.rows.tolist()[0]] * len(absent))
         return form.put(list(range(len(present), len(ids))), sent), len(absent)
 
@@ -254,6 +256,33 @@ class Setup:
             memory=ask(protocol, "memory", dict, self.shared),
             round=step,
         )
-        with Hook(protocol, "local_update", step):
-            updates, memories = self.executor.train([client])
+        updates, memories = self.executor.trained([client], step)
         return hooks.message(protocol, self.shared, updates, [key], memories)[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort(Sequence[Client]):
+    """Clients of a round, each of which is made when it is asked for, its samples with it."""
+
+    setup: Setup
+    ids: Sequence[int]
+    trees: Sequence[Tree]  # one for all, or one for each
+    memories: Mapping[int, Memory]  # of those that took part before
+    step: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, row: Any) -> Any:
+        i = self.ids[row]
+        complies = self._complies[row]
+        return self.setup.client(i, self.tree(row), self.memories.get(i), self.step, complies)
+
+    def tree(self, row: int) -> Tree:
+        """Return the tree that a client received."""
+        return self.trees[row % len(self.trees)]
+
+    @cached_property
+    def _complies(self) -> list[bool]:
+        answer: list[bool] = (~self.setup.noncompliant(self.ids)).tolist()
+        return answer

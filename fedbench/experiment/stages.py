@@ -15,7 +15,7 @@ from fedbench.core.blame import ask
 from fedbench.core.choices import SUMS
 from fedbench.core.copies import sent
 from fedbench.core.tiling import finite_rows
-from fedbench.executors.training import Client, Trained
+from fedbench.executors.training import Client, Made, Trained
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
 from fedbench.payload import FoldedMessages, Payload, masked_packets, sum_of_packets, summands
@@ -37,23 +37,27 @@ def messages(
     setup: Setup,
     state: RunState,
     ids: Sequence[int],
-    clients: Sequence[Client],
     trained: Trained,
+    made: Made | None,
     idle: Tensor,
     broadcast: Payload,
     step: int,
 ) -> tuple[Tensor, Payload]:
-    """Protect and compress what was trained; return the updates ``(n, d)`` and ``n`` messages."""
+    """Protect and compress what was trained; return the updates ``(n, d)`` and ``n`` messages.
+
+    Messages that were ``made`` where clients train are protected alone.
+    """
     mechanism = setup.plugins.mechanism
     updates, memories = trained
     noise = [setup.secret.key("privacy", step, i) for i in ids]  # handed to no protocol
     complies = ~setup.noncompliant(ids)
-    updates, state.mechanism = protect_updates(
-        mechanism, updates, idle, noise, complies, state.mechanism
-    )
-    keys = [client.key for client in clients]
-    protocol = setup.plugins.protocol
-    honest, remembered = compress(protocol, setup.shared, updates, keys, memories, broadcast)
+    if made is None:
+        updates, state.mechanism = protect_updates(
+            mechanism, updates, idle, noise, complies, state.mechanism
+        )
+        work = (setup.plugins.protocol, setup.shared, updates, setup.keys(ids, step), memories)
+        made = compress(*work, broadcast)
+    honest, remembered = made
     state.memories.update(zip(ids, remembered, strict=True))
     return updates, protect_payload(mechanism, honest, noise, complies)
 
@@ -77,7 +81,7 @@ def attack_context(
     attack = setup.attack(view.step)
     protocol = setup.plugins.protocol
     _, memories = trained
-    keys = [client.key for client in clients]
+    keys = dict(zip(owned.rows.tolist(), setup.keys(owned.ids, view.step), strict=True))
     recruits, extra = setup.recruited(owned, clients, state.memories, honest, view.step)
     context = threat_model.AttackContext(
         honest=honest,

@@ -139,7 +139,7 @@ class Honest:
 
     rows: list[int]  # of the round
     ids: list[int]
-    clients: list[Client]
+    clients: Sequence[Client]
     trained: tuple[Tensor, list[Any]]
     updates: Tensor
     payload: Payload
@@ -185,11 +185,10 @@ class Stream:
         before = {i: state.memories[i] for i in ids if not remembers and i in state.memories}
         with span("train"):
             clients = setup.clients(ids, trees, state.memories, self.step)
-            with Hook(protocol, "local_update"):
-                trained = setup.executor.train(clients)
+            trained, made = setup.executor.exchange(clients)
         with span("compress"):
             idle = ask(protocol, "idle", Tensor, setup.shared, broadcast)
-            given = (ids, clients, trained, idle, broadcast, self.step)
+            given = (ids, trained, made, idle, broadcast, self.step)
             updates, payload = messages(setup, state, *given)
         if not remembers:
             for i in ids:

@@ -84,7 +84,9 @@ def play(
         device: ``auto``, ``cpu``, ``cuda``, or a backend that a package registers with torch.
         executor: Training of the clients of a round: ``loop``, one after the other, ``stacked``,
             those of equal length together, ``padded``, all together, or ``auto``, the faster one.
-        chunk: Clients that are trained at once, but by ``loop``.
+            ``ray`` or ``ray:padded``: by the processes of a Ray cluster, of ``RAY_ADDRESS`` or a
+            new one on this machine.
+        chunk: Clients that are trained at once, but by ``loop``; the most of a cluster's task.
         callbacks: Followers of the run: objects of `Callback`, or functions that are called with
             each `Round`. What one raises ends the run.
         data: Samples to play on instead of the scenario's data set. The id of the record covers

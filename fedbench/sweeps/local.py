@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Self
 
 from fedbench.core.errors import require
-from fedbench.executors.factory import require_device
+from fedbench.core.threads import available_cores
+from fedbench.executors.cluster import address_of, imported, require_reachable
+from fedbench.executors.factory import remote_way, require_device, require_one_place
 from fedbench.executors.malloc import keep_memory
 from fedbench.experiment.cells import Run
 from fedbench.experiment.checkpoints import Checkpoint
@@ -38,7 +40,7 @@ class Options:
     """
 
     device: str = "auto"  # or ``cpu``, ``cuda`` or a backend of torch
-    executor: str = "auto"  # or ``loop``, ``stacked``, ``padded`` or ``recorded``
+    executor: str = "auto"  # a name of `fedbench.executors.factory`
     chunk: int = 32  # clients that are trained at once in lock step
     workers: int = 0  # processes; 0 for a few per accelerator, or one per ``threads`` cores
     threads: int = 1  # of each process
@@ -58,6 +60,7 @@ class Options:
         require("--run-timeout", self.run_timeout, self.run_timeout > 0, "> 0 seconds")
         kept = self.states is None or self.canonical
         require("--keep-states", str(self.states), kept, "left out without --canonical")
+        require_one_place(self.executor, self.isolate)
         Checkpoint.of(self.checkpoint, Path())
         if self.canonical:
             require("--device", self.device, self.device in ("auto", "cpu"), "cpu with --canonical")
@@ -66,10 +69,13 @@ class Options:
             require("--threads", self.threads, self.threads == 1, "1 with --canonical")
 
     def require_machine(self) -> None:
-        """Raise `Unavailable` if this machine has no such device, before anything is recorded."""
+        """Raise `ConfigError` if device or cluster are not there, before anything is recorded."""
         from fedbench.experiment.prepare import choose_device
 
         require_device(self.executor, choose_device(self.device))
+        if remote_way(self.executor) is not None:
+            imported("--executor ray")
+            require_reachable(address_of(), "RAY_ADDRESS")
 
     def checkpoint_of(self, run: Run) -> Checkpoint | None:
         """Return where and how often a run keeps its checkpoint, or None."""
@@ -79,7 +85,9 @@ class Options:
         return Checkpoint.of(self.checkpoint, path)
 
     def processes(self, runs: int) -> int:
-        """Number of workers that play so many runs."""
+        """Number of workers that play so many runs; one where each run takes a whole cluster."""
+        if remote_way(self.executor) is not None:
+            return max(1, min(self.workers or 1, runs))
         workers = self.workers or self.beside_accelerators() or available_cores() // self.threads
         return max(1, min(workers, runs))
 
@@ -99,12 +107,6 @@ class Options:
         import torch
 
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
-def available_cores() -> int:
-    """Number of cores that this process may use."""
-    many = os.cpu_count() or 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else many
 
 
 @dataclass

@@ -1,27 +1,29 @@
 """Engine of a Ray cluster, for sweeps that need more than one machine."""
 
 import dataclasses
-import logging
-import os
 import platform
-import socket
 import time
-import warnings
-from collections.abc import Mapping
 from typing import Any, Self
 
 from fedbench.core.errors import ConfigError, FedbenchError, require
-from fedbench.data.datasets import Data
+from fedbench.executors.cluster import (
+    RETRIES,
+    address_of,
+    arrays_of,
+    connect,
+    data_of,
+    first_line,
+    imported,
+    places_of,
+)
+from fedbench.executors.factory import remote_way
 from fedbench.executors.malloc import keep_memory
 from fedbench.experiment.cells import Run
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.record import Record, parse
 from fedbench.experiment.scenario import code_version
 from fedbench.sweeps.engine import Crash, Engine, Job, News, crash, play_job
-from fedbench.sweeps.local import Options, available_cores, overtime
-
-RETRIES = 3  # of Ray itself, for a run whose process or node was lost
-PATIENCE = 10.0  # seconds for a cluster's machine to answer
+from fedbench.sweeps.local import Options, overtime
 
 
 class OnRay(Engine):
@@ -42,18 +44,24 @@ class OnRay(Engine):
         require("--gpus-per-run", gpus, share, "0, or from 0.0001 to 1: runs that share a GPU")
         if options.device == "cuda" and not gpus:
             raise ConfigError("--device cuda needs --gpus-per-run, got 0; use 1, or a share of one")
+        if remote_way(options.executor) is not None:
+            raise ConfigError(
+                f"--executor must be one of this machine with --engine ray, got "
+                f"{options.executor}: a run that holds a place of a cluster must not wait for "
+                "others; leave one of the two out"
+            )
         self.options = options
         self.gpus = gpus
-        self.address = address or os.environ.get("RAY_ADDRESS") or "local"
+        self.address = address_of(address)
         self.device = options.device if gpus else "cpu"
-        self._ray = _ray()
+        self._ray = imported("--engine ray")
         self._running: dict[Any, Run] = {}  # by Ray's reference to the answer
         self._placed: dict[Any, float] = {}  # time since when there is a place for it
         self._pools: dict[str, Any] = {}  # Ray's reference to each data set, or a `Crash`
         self._news: list[News] = []
 
     def __enter__(self) -> Self:
-        _connect(self._ray, self.address)
+        connect(self._ray, self.address, "--address")
         if not self._places():
             self._ray.shutdown()
             raise ConfigError(
@@ -124,16 +132,16 @@ class OnRay(Engine):
         try:
             result = self._ray.get(answer)
         except errors.OutOfMemoryError as error:
-            return Crash("memory", "OutOfMemoryError", _first_line(error))
+            return Crash("memory", "OutOfMemoryError", first_line(error))
         except errors.RayTaskError as error:  # not from the run, whose errors are results
             if isinstance(error.cause, ConfigError):
                 raise error.cause from None
             raise ConfigError(
                 f"every node of {self.address} must have this fedbench, got "
-                f"{_first_line(error.cause or error)!r}; install it and start the sweep again"
+                f"{first_line(error.cause or error)!r}; install it and start the sweep again"
             ) from error
         except errors.RayError as error:
-            return Crash("lost", type(error).__name__, _first_line(error))
+            return Crash("lost", type(error).__name__, first_line(error))
         return parse(result, str(run)) if isinstance(result, bytes) else Crash(**result)
 
     def _pool(self, dataset: str) -> Any:
@@ -141,72 +149,13 @@ class OnRay(Engine):
             from fedbench.experiment.prepare import load_pool
 
             try:
-                self._pools[dataset] = self._ray.put(_arrays(load_pool(dataset)))
+                self._pools[dataset] = self._ray.put(arrays_of(load_pool(dataset)))
             except Exception as error:  # cached, because it may have waited for a network
                 self._pools[dataset] = crash(error)
         return self._pools[dataset]
 
     def _places(self) -> int:
-        alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        return sum(places(resources, self.options.threads, self.gpus) for resources in alive)
-
-
-def places(resources: Mapping[str, float], cpus: int, gpus: float) -> int:
-    """Number of runs that a node holds, each with so much; a share is of one GPU, never of two.
-
-    >>> places({"CPU": 8.0, "GPU": 2.0}, 1, 0.4)
-    4
-    """
-    cores = int(resources.get("CPU", 0.0) // cpus)
-    shares = int(resources.get("GPU", 0.0)) * int(1 / gpus + 1e-9) if gpus else cores
-    return min(cores, shares)
-
-
-def _ray() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")  # no dozens of lines about a lost node
-    os.environ.setdefault("RAY_task_oom_retries", "0")  # the sweep tries with fewer clients at once
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError(
-            f"--engine ray needs Ray, got {error}; run pip install '.[ray]' in a clone"
-        ) from error
-    return ray
-
-
-def _connect(ray: Any, address: str) -> None:
-    """Join the cluster, or start one here."""
-    new = {"num_cpus": available_cores(), "include_dashboard": False} if address == "local" else {}
-    try:
-        host, _, port = address.removeprefix("ray://").rpartition(":")
-        if host and port.isdigit():  # Ray itself would wait for minutes
-            socket.create_connection((host, int(port)), PATIENCE).close()
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **new)
-    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
-        raise ConfigError(
-            f"--address must be of a Ray cluster that runs and has this machine, got {address!r} "
-            f"({_first_line(error.__cause__ or error)}); start it: ray start --head"
-        ) from error
-
-
-def _arrays(data: Data) -> dict[str, Any]:
-    """Data as NumPy arrays, which Ray stores once on each node and workers map without a copy."""
-    import torch
-
-    values = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
-    return {name: x.numpy() if isinstance(x, torch.Tensor) else x for name, x in values.items()}
-
-
-def _data(arrays: dict[str, Any]) -> Data:
-    """Data on the memory that the node's workers share; nothing may write into it."""
-    import numpy as np
-    import torch
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
-        mapped = {k: torch.from_numpy(x) for k, x in arrays.items() if isinstance(x, np.ndarray)}
-    return Data(**{**arrays, **mapped})
+        return places_of(self._ray, self.options.threads, self.gpus)
 
 
 def _play(job: Job, id: str, code: str, threads: int, arrays: dict[str, Any]) -> Any:
@@ -217,7 +166,7 @@ def _play(job: Job, id: str, code: str, threads: int, arrays: dict[str, Any]) ->
 
     torch.set_num_threads(threads)
     try:
-        record = play_job(job, data=_data(arrays))
+        record = play_job(job, data=data_of(arrays))
     except BaseException as error:
         return dataclasses.asdict(crash(error))
     return record.to_json().encode()
@@ -237,8 +186,3 @@ def _agree(job: Job, id: str, code: str) -> None:
             f"node {platform.node()} must run fedbench {code} and the same plug-ins, got {got}; "
             "install them there and start the sweep again"
         )
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

@@ -3,9 +3,14 @@
 from dataclasses import fields, replace
 
 from fedbench.core.errors import IllegalPayloadError
-from fedbench.experiment.state_bytes import decode, encode
+from fedbench.experiment.state_bytes import Reader, Writer
 from fedbench.payload import Payload
 from fedbench.payload.sparse import Alive
+
+
+def package_of(cls: type) -> str:
+    """Return the package that a class is of."""
+    return cls.__module__.partition(".")[0]
 
 
 def form_bytes(payload: Payload) -> bytes:
@@ -13,12 +18,16 @@ def form_bytes(payload: Payload) -> bytes:
     form = payload.take([])
     alive = [f.name for f in fields(form) if isinstance(getattr(form, f.name), Alive)]
     plain = {name: bytes(getattr(form, name)) for name in alive}
-    return encode({"form": replace(form, **plain), "alive": alive})
+    written = {"form": replace(form, **plain), "alive": alive}
+    return b"".join(Writer([package_of(type(payload))]).pieces(written))
 
 
-def form_of(data: bytes) -> Payload:
-    """Return the message without rows that `form_bytes` wrote; an error if there is none."""
-    read = decode(data)
+def form_of(data: bytes, package: str = "fedbench") -> Payload:
+    """Return the message without rows that `form_bytes` wrote; an error if there is none.
+
+    Beside fedbench's own its class may be one of this ``package``, if that is imported already.
+    """
+    read = Reader(memoryview(data), [package]).whole()
     form = read.get("form") if isinstance(read, dict) else None
     if not isinstance(form, Payload):
         raise IllegalPayloadError("a broadcast's form must be a message without rows, got another")

@@ -1,0 +1,340 @@
+"""One run on a cluster: equal to the local one, its bytes counted, and what it refuses.
+
+Ray is here a stand-in that does each task at once in this process, on nodes in turns; a real
+cluster of two nodes is in ``test_remote_cluster.py``.
+"""
+
+import dataclasses
+import importlib.util
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fedbench.core.errors import ConfigError, PluginError, Unavailable
+from fedbench.executors.factory import require_known
+from fedbench.experiment import remote
+from fedbench.experiment.checkpoints import Checkpoint
+from fedbench.experiment.forms import form_bytes
+from fedbench.experiment.measurements import Round
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
+from fedbench.payload import FloatVectors, Payload
+from fedbench.payload.bits import SignBits
+from fedbench.protocols.fedavg import FedAvg
+from fedbench.run import play
+from fedbench.sweeps.local import Options
+from fedbench.sweeps.on_ray import OnRay
+
+SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "links.py"
+loader = importlib.util.spec_from_file_location("links", SCRIPT)
+assert loader is not None
+assert loader.loader is not None
+links = importlib.util.module_from_spec(loader)
+loader.loader.exec_module(links)
+
+SMALL = Scenario(
+    model="micro", clients=20, per_round=5, rounds=2, epochs=1, batch_size=50, malicious=0.4
+)
+
+
+class RayError(Exception):
+    pass
+
+
+class RayTaskError(RayError):
+    def __init__(self, cause: Exception) -> None:
+        super().__init__("Traceback of a process")
+        self.cause = cause
+
+
+class OutOfMemoryError(RayError):
+    pass
+
+
+class HereAndNow:
+    """What `fedbench.experiment.remote` uses of Ray, in this process."""
+
+    exceptions = SimpleNamespace(
+        RayError=RayError, RayTaskError=RayTaskError, OutOfMemoryError=OutOfMemoryError
+    )
+
+    def __init__(self, nodes: int, loses: Exception | None = None) -> None:
+        self.alive = [{"Alive": True, "Resources": {"CPU": 1.0}} for _ in range(nodes)]
+        self.loses = loses
+        self.turn = count()
+        self.objects: dict[int, Any] = {}
+        self.tasks = 0
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return self.alive
+
+    def put(self, value: Any) -> int:
+        self.objects[len(self.objects)] = value
+        return len(self.objects) - 1
+
+    def get(self, reference: int) -> Any:
+        value = self.objects[reference]
+        if isinstance(value, RayError):
+            raise value
+        return value
+
+    def wait(self, references: list[int]) -> tuple[list[int], list[int]]:
+        return references[-1:], references[:-1]  # the last one first: order must not matter
+
+    def get_runtime_context(self) -> Any:
+        node = f"node {next(self.turn) % len(self.alive)}"
+        return SimpleNamespace(get_node_id=lambda: node)
+
+    def remote(self, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+        def task(function: Callable[..., Any]) -> Any:
+            def answer(run: list[int], task: Any, *trees: int) -> int:
+                self.tasks += 1
+                if self.loses is not None:
+                    return self.put(self.loses)
+                try:
+                    return self.put(function(run, task, *map(self.get, trees)))
+                except Exception as error:
+                    return self.put(RayTaskError(pickle.loads(pickle.dumps(error))))
+
+            return SimpleNamespace(remote=answer)
+
+        return task
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[remote.Remote]]:
+    """Executors that were made on a cluster."""
+    executors: list[remote.Remote] = []
+    make = remote.Remote.of
+
+    def kept(*given: Any) -> remote.Remote:
+        executors.append(make(*given))
+        return executors[-1]
+
+    monkeypatch.setattr(remote.Remote, "of", kept)
+    yield executors
+    remote._worker.cache_clear()
+
+
+def on_stand_in(
+    scenario: Scenario,
+    monkeypatch: pytest.MonkeyPatch,
+    ray: HereAndNow | None = None,
+    how: str = "ray",
+    chunk: int = 32,
+) -> Record:
+    monkeypatch.setitem(sys.modules, "ray", HereAndNow(2) if ray is None else ray)
+    return play(scenario, device="cpu", executor=how, chunk=chunk)
+
+
+def numbers(record: Record) -> dict[str, Any]:
+    """Everything measured, but for who trained."""
+    measured = record.measured()
+    del measured["digest"]
+    del measured["environment"]["executor"], measured["environment"]["chunk"]
+    return measured
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "floats": {"attack": "sign-flip"},
+    "masks": {"protocol": "fedpm", "attack": "mask-ipm"},
+    "memories": {"protocol": "topk:error_feedback=true", "attack": "residual-release"},
+    "patches": {"protocol": "byz-ef21", "attack": "sign-flip"},
+    "scalars": {"protocol": "decomfl"},
+    "updates protected": {"mechanism": "dp-fedavg:clip=0.01", "attack": "sign-flip"},
+    "gradients protected": {"mechanism": "dp-sgd", "attack": "label-flip"},
+    "poisoned samples": {"attack": "label-flip", "attack_from": 1},
+    "poisoned gradients": {"attack": "neurotoxin"},
+    "recruits": {"protocol": "fsl", "attack": "rank-reversal"},
+    "root data": {"defense": "fltrust"},
+    "drop-outs": {"availability": "dropout:p=0.5"},
+    "each its own": {"protocol": "feddrop"},
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_on_a_cluster_is_the_local_run_to_the_last_bit(
+    name: str, made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = SMALL.model_copy(update=RUNS[name])
+    local = play(scenario, device="cpu", executor="loop")
+    there = on_stand_in(scenario, monkeypatch)
+    assert there.environment.executor == "ray:loop"
+    assert numbers(there) == numbers(local)
+    (executor,) = made
+    assert {node for _, node, _ in executor.carried} == {"node 0", "node 1"}
+
+
+def test_a_run_that_was_ended_goes_on_from_its_checkpoint(
+    made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def ends(round: Round) -> None:
+        raise KeyboardInterrupt
+
+    scenario = SMALL.model_copy(update=RUNS["memories"])
+    monkeypatch.setitem(sys.modules, "ray", HereAndNow(2))
+    kept = Checkpoint(tmp_path / "run.safetensors", rounds=1)
+    with pytest.raises(KeyboardInterrupt):
+        play(scenario, device="cpu", executor="ray", checkpoint=kept, callbacks=[ends])
+    there = play(scenario, device="cpu", executor="ray", checkpoint=kept)
+    assert {step for step, _, _ in made[1].carried} == {1}
+    assert numbers(there) == numbers(play(scenario, device="cpu", executor="loop"))
+
+
+def test_in_lock_step_a_cluster_agrees_with_the_local_run(
+    made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = on_stand_in(SMALL, monkeypatch, HereAndNow(1), how="ray:padded")
+    assert there.environment.executor == "ray:padded"
+    assert numbers(there) == numbers(play(SMALL, device="cpu", executor="padded"))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "message", "form"),
+    [
+        ("fedavg", lambda d: 4 * d, lambda d: FloatVectors(torch.zeros(0, d))),
+        ("signsgd", lambda d: -(-d // 8), lambda d: SignBits(torch.zeros(0, d, dtype=torch.bool))),
+    ],
+)
+def test_what_crosses_is_what_the_formula_says_to_the_byte(
+    protocol: str,
+    message: Callable[[int], int],
+    form: Callable[[int], Payload],
+    made: list[remote.Remote],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scenario = SMALL.model_copy(update={"protocol": protocol, "malicious": 0.0})
+    on_stand_in(scenario, monkeypatch, chunk=1)
+    (executor,) = made
+    d = executor.setup.shared.layout.d
+    (stored,) = executor.stored.values()
+    shapes = {name: tuple(x.shape) for name, x in stored.tree.items()}
+    size = len(form_bytes(form(d)))
+    trained = links.chunks(executor.carried, shapes, 1, message(d), size, d)
+    ends = {(0, "node 0"): 3, (0, "node 1"): 2, (1, "node 0"): 2, (1, "node 1"): 3}
+    assert trained == ends
+    executor.carried[1, "node 1", "results"] += 1
+    with pytest.raises(ValueError, match="round 1, node 1: counted"):
+        links.chunks(executor.carried, shapes, 1, message(d), size, d)
+
+
+def test_updates_come_back_where_the_mechanism_needs_them_and_are_counted(
+    made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = SMALL.model_copy(update={"mechanism": "dp-fedavg", "malicious": 0.0})
+    on_stand_in(scenario, monkeypatch)
+    (executor,) = made
+    d = executor.setup.shared.layout.d
+    assert executor.carried[0, "node 0", "results"] == links.updates_bytes(3, d)
+    assert executor.carried[0, "node 1", "results"] == links.updates_bytes(2, d)
+
+
+def test_a_table_on_paper_is_of_the_same_formulas() -> None:
+    # 100 nodes get the tree once: 4 bytes a parameter; a million signs are 125 MB each
+    lines = links.on_paper(100, 8, 10**6, 10**9)
+    assert lines[0].endswith("31,250 tasks, 39.1 a GPU")
+    rows = dict(line.strip("| ").split(" | ", 1) for line in lines[4:])
+    assert rows["broadcast"] == "4.00 GB | 400.00 GB | 32 s"
+    assert rows["results: packets of 1 bit a parameter"] == "1.25 TB | 125.00 TB | 2.8 h"
+    assert rows["results: updates, 32 bits a parameter"] == "40.00 TB | 4.00 PB | 88.9 h"
+
+
+def test_what_a_plugin_raises_in_a_process_is_its_error_here(
+    made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("moody today")
+
+    monkeypatch.setattr(FedAvg, "local_update", broken)
+    with pytest.raises(
+        PluginError, match="local_update in round 0 raised ZeroDivisionError: moody"
+    ):
+        on_stand_in(SMALL, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("lost", "kind", "text"),
+    [
+        (RayError("it died"), Unavailable, "nodes that stay, got RayError for the same clients 4"),
+        (OutOfMemoryError("a node is full"), MemoryError, "a node is full"),
+        (
+            RayTaskError(ModuleNotFoundError("no fedbench")),
+            ConfigError,
+            "got 'no fedbench'; install",
+        ),
+    ],
+)
+def test_clients_that_no_node_can_train_end_the_run(
+    lost: Exception,
+    kind: type[Exception],
+    text: str,
+    made: list[remote.Remote],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(kind, match=text):
+        on_stand_in(SMALL, monkeypatch, HereAndNow(2, lost))
+
+
+def test_a_node_with_other_code_is_named(
+    made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", HereAndNow(1))
+    here = dataclasses.replace(prepare(SMALL, "cpu", "ray"), id="another")
+    with remote.on_cluster(here, "ray", 1) as setup:
+        monkeypatch.setattr(remote, "code_version", lambda: "0.1+other")
+        with pytest.raises(ConfigError, match=r"the same plug-ins, got 0\.1\+other; install them"):
+            setup.executor.trained(setup.clients([0], [{}], {}, 0))
+
+
+def test_what_does_not_go_together_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ray:auto", "ray:", "rays", "ray:ray"):
+        with pytest.raises(
+            ConfigError, match="--executor must be auto, loop, stacked, padded, rec"
+        ):
+            require_known(name)
+    with pytest.raises(ConfigError, match="--executor must be one of this machine with --isolate"):
+        Options(executor="ray", isolate=True)
+    with pytest.raises(ConfigError, match="--executor must be one of this machine with --isolate"):
+        play(SMALL, executor="ray:loop", isolate=True)
+    with pytest.raises(ConfigError, match="auto or loop with --canonical"):
+        Options(executor="ray", canonical=True)
+    with pytest.raises(
+        ConfigError, match="--executor must be one of this machine with --engine ray"
+    ):
+        OnRay(Options(executor="ray:padded"))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"--executor ray needs Ray, got .*; run pip install"):
+        play(SMALL, executor="ray")
+    with pytest.raises(ConfigError, match=r"--executor ray needs Ray, got .*; run pip install"):
+        Options(executor="ray").require_machine()
+    monkeypatch.setitem(sys.modules, "ray", HereAndNow(0))
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    with pytest.raises(ConfigError, match="RAY_ADDRESS must be of a Ray cluster that runs"):
+        Options(executor="ray").require_machine()
+    with pytest.raises(ConfigError, match="must have a node with 1 CPU and 0 GPUs for a task"):
+        play(SMALL, device="cpu", executor="ray")
+    assert Options(executor="ray").processes(6) == 1
+    assert Options(executor="ray", workers=2).processes(6) == 2
+
+
+def test_a_streamed_run_on_a_cluster_is_the_local_one(
+    made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = SMALL.model_copy(update={"protocol": "signsgd", "attack": "sign-flip"})
+    local = play(scenario, device="cpu", executor="loop", chunk=3, stream=True)
+    monkeypatch.setitem(sys.modules, "ray", HereAndNow(2))
+    there = play(scenario, device="cpu", executor="ray", chunk=3, stream=True)
+    assert numbers(there) == numbers(local)
+    (executor,) = made
+    assert executor.ray.tasks > 2 * scenario.rounds  # parts of three clients, in two tasks each

@@ -10,7 +10,6 @@ from torch import Tensor
 from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
-from fedbench.core.tiling import all_finite
 from fedbench.core.trees import Tree
 from fedbench.payload import CoordinatedPatches, FloatVectors, Payload
 from fedbench.protocols.compressed import compressed_width, share_of
@@ -32,8 +31,9 @@ class WorkerMomentum(DenseWeights):
     part in every round and the server goes ``lr`` times down. Here ``u_i`` is the update after
     local steps, so ``lr`` is the client's: with one step a round both are the same, since ``m_i``
     is linear. A client that is away keeps its ``m_i``, which then is of older models. Running
-    statistics travel without momentum. A client whose ``m_i`` is not finite sends it, and starts
-    again from 0. The authors' code leaves ``1 - beta`` out: another ``lr``.
+    statistics travel without momentum. A client whose ``m_i`` is not finite, or too large for its
+    norm to be, sends it and starts again from 0. The authors' code leaves ``1 - beta`` out: another
+    ``lr``.
 
     Args:
         lr: Learning rate of a local step.
@@ -72,16 +72,10 @@ class WorkerMomentum(DenseWeights):
     ) -> tuple[Tree, Memory]:
         update, _ = super().local_update(tree, batches, grad, key, memory)
         sent = {name: self.beta * m + (1 - self.beta) * update[name] for name, m in memory.items()}
-        return update | sent, sent
-
-    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
-        """Send the updates as they are; a memory that is not finite starts again."""
-        if all_finite([m for client in memory for m in client.values()]):
-            return FloatVectors(updates), memory
-        fresh = self.memory(shared)
-        finite = [all_finite(list(client.values())) for client in memory]
-        kept = [client if fine else fresh for client, fine in zip(memory, finite, strict=True)]
-        return FloatVectors(updates), kept
+        norms = torch.stack([torch.linalg.vector_norm(m) for m in sent.values()])
+        finite = torch.isfinite(norms).all()  # far cheaper than to look at every number
+        remembered = {name: torch.where(finite, m, torch.zeros_like(m)) for name, m in sent.items()}
+        return update | sent, remembered
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,8 @@
 """Tests of rounds whose messages are added up as they come: equal to rounds that keep them all."""
 
 import dataclasses
+import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -140,6 +142,43 @@ def test_clients_that_drop_out_and_a_round_without_any() -> None:
     require_equal(*both(protocol="fedpm", per_round=1, availability="dropout:p=0.9", rounds=4))
 
 
+@pytest.mark.parametrize(
+    ("protocol", "attack"), [("fedpm", "mask-ipm"), ("signsgd", "margin"), ("fedavg", "ipm")]
+)
+def test_a_round_of_malicious_clients_alone(protocol: str, attack: str) -> None:
+    short: dict[str, Any] = {"malicious": 0.95, "clients": 20, "per_round": 4, "rounds": 1}
+    whole, folded = both(protocol=protocol, attack=attack, **short)
+    require_equal(whole, folded)
+    assert whole.rounds[0].malicious == 4
+    assert folded.rounds[0].notes["benign"] == 0
+
+
+def test_an_attack_that_reads_nothing_finite_is_the_attack() -> None:
+    whole, folded = both(protocol="fedavg:lr=1e30", attack="ipm")
+    require_equal(whole, folded)
+    assert folded.rounds[0].notes["ended"] == "nothing finite to start from"
+
+
+def test_a_count_of_ones_says_nothing_of_floats_beside_bits() -> None:
+    kept = prepare(scenario(protocol="fedpm", model="cnn4", defense="median"), "cpu")
+    assert "median reads each of them" in str(obstacle(kept))
+    mean = prepare(scenario(protocol="fedpm", model="cnn4", defense="vote-margin"), "cpu")
+    assert obstacle(mean) is None
+
+
+def test_isolated_rules_are_not_sent_sums() -> None:
+    with pytest.raises(Incompatible, match="get whole rounds; leave --isolate out"):
+        play(scenario(protocol="fedpm"), stream=True, isolate=True)
+
+
+def test_a_system_that_does_not_say_its_memory_refuses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert 1 << 28 < streamed.memory() < math.inf
+    monkeypatch.delattr(os, "sysconf")
+    assert streamed.memory() == math.inf
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", registry.names("attack"))
 def test_whatever_can_be_streamed_is_equal(attack: str) -> None:
@@ -227,6 +266,10 @@ def test_sums_by_hand() -> None:
     assert both_parts.mean().tolist() == pytest.approx([1.5, -1.75 / 3])
     assert both_parts.mean(weighted=True).tolist() == [1.5, (2 - 12 + 1) / 8]
     assert both_parts.mean().dtype == torch.float32
+    assert both_parts.unweighted().mean(weighted=True).equal(both_parts.mean())
+    large = FoldedMessages.of(FloatVectors(torch.tensor([[3e38], [1e38]])), weights[1:])
+    assert large.mean(weighted=True).tolist() == [pytest.approx(13e38 / 7)]  # as shares of rows
+    assert large.mean().isinf().all()  # as their mean
     nothing = FoldedMessages.none(rows)
     assert (len(nothing), nothing.total.tolist()) == (0, [0.0, 0.0])
 
@@ -246,7 +289,7 @@ def test_ones_by_hand(signed: bool) -> None:
 
 def test_an_adversary_reads_the_sums_of_finite_messages_alone() -> None:
     rows = FloatVectors(torch.tensor([[1.0, 2.0], [torch.inf, 0.0], [3.0, torch.nan], [5.0, 6.0]]))
-    alike = torch.ones(4, dtype=torch.float64)
+    weights = torch.tensor([2.0, 1.0, 1.0, 4.0], dtype=torch.float64)
     part = Honest(
         rows=[0, 1, 2, 3],
         ids=[4, 5, 6, 7],
@@ -255,7 +298,10 @@ def test_an_adversary_reads_the_sums_of_finite_messages_alone() -> None:
         updates=rows.values(),
         payload=rows,
         idle=torch.zeros(1, 2),
-        view=ServerView(alike, rows.take([0]), 0, Key(0)),
+        view=ServerView(weights, rows.take([0]), 0, Key(0)),
     )
-    left = finite(FoldedMessages.of(rows, alike), part)
+    left = finite(FoldedMessages.of(rows, weights), part)
     assert (len(left), left.total.tolist()) == (2, [6.0, 8.0])
+    assert (left.weight, left.weighted) == (2, None)  # it is not told the weights
+    last = FoldedMessages.of(rows.take([3]), weights[3:])
+    assert (finite(last, part).weight, finite(last, part).weighted) == (1, None)

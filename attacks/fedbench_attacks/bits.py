@@ -13,7 +13,7 @@ from fedbench.core.order_statistics import largest
 from fedbench.payload import BinaryMasks, NoiseMasks, Payload, SignBits
 
 from .alie import against, largest_z
-from .crafted import Reader
+from .crafted import Reader, messages_read
 
 
 def bits_of(payload: Any) -> Tensor:
@@ -28,10 +28,10 @@ def with_bits(payload: Any, bits: Tensor) -> Any:
     return dataclasses.replace(payload, **{name: bits.expand(len(payload), -1).clone()})
 
 
-def ones_of(view: AttackView) -> tuple[Tensor, int]:
+def ones_of(view: AttackView, knows: Literal["colluders", "all"]) -> tuple[Tensor, int]:
     """Return how many messages it reads, or its own if none, say 1, ``(d,)`` int64, of how many."""
-    view.notes["benign"] = len(view.seen if view.sums is None else view.sums)
-    if view.sums is not None:
+    view.notes["benign"] = messages_read(view, knows)
+    if view.sums is not None and len(view.sums):  # none where floats beside all bits are NaN
         return view.sums.ones().long(), len(view.sums)
     read = bits_of(view.seen if len(view.seen) else view.own)
     return read.sum(dim=0), len(read)
@@ -135,7 +135,7 @@ class Pinning(Reader):
         now = view.step // self.period
         view.notes["pinned"] = memory is None or memory[0] != now
         if view.notes["pinned"]:
-            counts, b = ones_of(view)
+            counts, b = ones_of(view, self.knows)
             memory = (now, 2 * counts <= b)  # the mask that is pinned in this period
         return with_bits(view.own, memory[1]), memory
 
@@ -187,7 +187,7 @@ class Margin(Reader):
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
         m = view.m
-        counts, b = ones_of(view)
+        counts, b = ones_of(view, self.knows)
         if self.knows == "colluders" and view.n > m:
             counts = (counts * (view.n - m) / b).round().long()
             b = view.n - m
@@ -229,7 +229,7 @@ class MaskVotes(Reader):
         logistic noise`` (Pareto sampling: Rosen, Journal of Statistical Planning and Inference 62,
         1997); a Bernoulli sample is where that sum is above 0.
         """
-        counts, b = ones_of(view)
+        counts, b = ones_of(view, self.knows)
         theta, memory = self.changed(view, counts.double() / b, memory)
         ones = round(float(counts.sum()) / b)
         rows = len(view.own)

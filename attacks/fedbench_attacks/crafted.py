@@ -12,6 +12,8 @@ from fedbench.api import Attack, AttackView, Knowledge
 from fedbench.core.tiling import finite_rows, tiles
 from fedbench.payload import Payload
 
+NOTHING_FINITE = "nothing finite to start from"  # note of an attack that sends honest messages
+
 
 class Reader(Attack):
     """Attack that reads the messages which its field ``knows`` names.
@@ -113,18 +115,28 @@ def honest_rows(view: AttackView) -> Tensor | None:
     values = (view.seen if len(view.seen) else view.own).values().to(torch.float32)
     finite = finite_rows(values)
     if not bool(finite.any()):
-        view.notes["ended"] = "nothing finite to start from"
+        view.notes["ended"] = NOTHING_FINITE
         return None
     return values if bool(finite.all()) else values[finite]
 
 
-def honest_mean(view: AttackView) -> Tensor | None:
+def honest_mean(view: AttackView, knows: Literal["colluders", "all"]) -> Tensor | None:
     """Return the mean ``(k,)`` float32 of `honest_rows`; None, recorded, without any."""
-    if view.sums is not None:
-        view.notes["benign"] = len(view.sums)
+    if view.sums is None:
+        honest = honest_rows(view)
+        return None if honest is None else honest.mean(dim=0)
+    view.notes["benign"] = messages_read(view, knows)
+    if len(view.sums):
         return view.sums.mean().to(torch.float32)
-    honest = honest_rows(view)
-    return None if honest is None else honest.mean(dim=0)
+    view.notes["ended"] = NOTHING_FINITE
+    return None
+
+
+def messages_read(view: AttackView, knows: Literal["colluders", "all"]) -> int:
+    """Return how many messages it may read: 0 of ``all`` benign clients where there are none."""
+    if view.sums is None:
+        return len(view.seen)
+    return view.n - view.m if knows == "all" else view.m
 
 
 def sender(view: AttackView, via: Literal["codec", "wire"]) -> Callable[[Tensor], Payload]:

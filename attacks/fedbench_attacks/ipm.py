@@ -38,7 +38,7 @@ class IPM(Sender):
         return True
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        mean = honest_mean(view)
+        mean = honest_mean(view, self.knows)
         if mean is None:
             return view.own, memory
         return sender(view, self.via)(mirrored(view, mean, self.eps)), memory

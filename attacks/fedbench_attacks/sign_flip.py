@@ -50,7 +50,7 @@ class SignFlip(Reader):
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
         if self.of == "mean":
-            mean = honest_mean(view)
+            mean = honest_mean(view, self.knows)
             if mean is None:
                 return view.own, memory
             flipped = mirrored(view, mean, self.scale)

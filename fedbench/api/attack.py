@@ -174,8 +174,9 @@ class AttackView:
         m: Messages that it is asked for in this round. They are more than `own` where a cohort does
             not fit in memory and it is asked for a few at a time (`Attack.folds`).
         first: Number of the first of `own` among those ``m``.
-        sums: Sums of the messages that it may read, where it is asked for a few at a time; `seen`
-            is then empty.
+        sums: Sums of the finite messages that it may read, where it is asked for a few at a time;
+            `seen` is then empty. If no client of the round is benign, they are those of all ``m``
+            of its own.
         broadcast: The server's message; where each client is sent its own, those it may read.
         step: Round, from 0.
         key: Randomness of the adversary.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 from collections import Counter
@@ -24,7 +25,7 @@ from fedbench.adversary.metrics import (
     merged,
 )
 from fedbench.adversary.threat_model import OwnedRows, Part
-from fedbench.api import Attack, Defense, ServerView, Traits, hooks
+from fedbench.api import Attack, Defense, ServerView, Traits
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask
 from fedbench.core.choices import SUMS
@@ -47,7 +48,8 @@ from fedbench.experiment.stages import (
     step_server,
 )
 from fedbench.experiment.state import RunState
-from fedbench.payload import FoldedMessages, Payload, identical
+from fedbench.isolation.stand_ins import StandIn
+from fedbench.payload import BinaryMasks, FoldedMessages, Payload, SignBits, identical
 from fedbench.payload.packets import Packet
 
 LARGEST = 1 << 32  # bytes of a round that is kept whole, if it can be streamed
@@ -74,9 +76,19 @@ def streams(setup: Setup, wanted: bool | None) -> bool:
     return False
 
 
-def memory() -> int:
-    """Return the bytes of this machine's memory."""
+def memory() -> float:
+    """Return the bytes of this machine's memory; infinity on Windows, which does not say so."""
+    if not hasattr(os, "sysconf"):
+        return math.inf
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def bits_alone(setup: Setup) -> bool:
+    """Return whether clients send bits, and no floats of normalisation beside them."""
+    protocol = setup.plugins.protocol
+    masks = issubclass(protocol.sends, BinaryMasks)
+    beside = masks and protocol.trained(setup.shared).d > setup.shared.weights.d
+    return issubclass(protocol.sends, BinaryMasks | SignBits) and not beside
 
 
 def obstacle(setup: Setup) -> str | None:
@@ -87,8 +99,10 @@ def obstacle(setup: Setup) -> str | None:
     name = registry.split(scenario.attack)[0]
     needs = threat_model.needs(attack)
     traits = ask(plugins.defense, "traits", Traits)
-    counts = traits.counts and plugins.protocol.sends.__name__ in ("BinaryMasks", "SignBits")
+    counts = traits.counts and bits_alone(setup)
     folds = type(plugins.defense).aggregate_sums is not Defense.aggregate_sums
+    if isinstance(plugins.defense, StandIn):
+        return "rules and attacks of other processes get whole rounds; leave --isolate out"
     if not (folds and (traits.reads_sum or counts)):
         return f"defense {plugins.defense_name} reads each of them; use --defense mean"
     if needs.defense or attack.learns or threat_model.recruits(attack) != 0:
@@ -148,11 +162,14 @@ class Honest:
 
 
 def finite(sums: FoldedMessages, part: Honest) -> FoldedMessages:
-    """Return the sums of the honest messages of a part, without those that are not finite."""
+    """Return the sums of the honest messages of a part, without those that are not finite.
+
+    An adversary reads messages, not the weights that the server gives them.
+    """
     if bool(torch.isfinite(sums.total).all()):
-        return sums
+        return sums.unweighted()
     rows = finite_rows(part.payload.values()).nonzero()[:, 0].cpu()
-    return FoldedMessages.of(part.payload.take(rows), part.view.weights[rows])
+    return FoldedMessages.of(part.payload.take(rows), part.view.weights[rows]).unweighted()
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,8 +335,8 @@ def play_streamed_round(setup: Setup, state: RunState, step: int) -> Round:
         aggregate = None
         achieved: dict[str, Any] = {}
         if ready:
-            before = hooks.copied(plugins.defense, "aggregate", state.defense)
-            aggregate = defend(plugins.defense, sums.received, state, view, queried=True)
+            before = state.defense
+            aggregate = defend(plugins.defense, sums.received, state, view, bool(len(owned)))
             if len(owned):
                 achieved = folded_effect(setup, before, sums, stream.view, aggregate)
             achieved |= detection(view.findings, aggregate, setup.hostile(ids, step)[accepted])

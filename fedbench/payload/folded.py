@@ -79,14 +79,20 @@ class FoldedMessages:
         weighted = None if self.weighted is None else self.weighted.clone()
         return dataclasses.replace(self, total=self.total.clone(), weighted=weighted)
 
-    def mean(self, weighted: bool = False) -> Tensor:
-        """Return the mean ``(k,)``, of `values`' type if that is floating, otherwise float64."""
-        x = self._weighted if weighted else self.total
-        dtype = self.form.values().dtype
-        return x.to(dtype if dtype.is_floating_point else x.dtype) / self._share(weighted)
+    def unweighted(self) -> Self:
+        """Return the sums of the same messages, each with the weight one."""
+        return dataclasses.replace(self, weight=float(self.count), weighted=None)
 
-    def _share(self, weighted: bool) -> float:
-        return self.weight if weighted else self.count
+    def mean(self, weighted: bool = False) -> Tensor:
+        """Return the mean ``(k,)``, of `values`' type if that is floating, otherwise float64.
+
+        It overflows where that of rows does: their plain sum may, a sum of shares of them may not.
+        """
+        dtype = self.form.values().dtype
+        dtype = dtype if dtype.is_floating_point else torch.float64
+        if weighted:
+            return (self._weighted / self.weight).to(dtype)
+        return self.total.to(dtype) / self.count
 
     def ones(self) -> Tensor:
         """Return how many of the messages say 1, ``(d,)`` float64; of masks and signs only."""

@@ -3,12 +3,14 @@
 import dataclasses
 import math
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
+from fedbench.adversary.threat_model import Part, forge
 from fedbench.api import AttackView, ServerView
 from fedbench.core import registry
 from fedbench.core.errors import FedbenchError, Incompatible, PluginError
@@ -22,7 +24,11 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.streamed import Honest, finite, obstacle, streams
 from fedbench.payload import BinaryMasks, FloatVectors, FoldedMessages, Payload, SignBits
 from fedbench.run import play
-from fedbench_attacks.bits import MaskIPM
+from fedbench.testing.contracts import example_context
+from fedbench_attacks.bits import Margin, MaskIPM
+from fedbench_defenses.mean import Mean
+from fedbench_defenses.median import Median
+from fedbench_defenses.multi_krum import MultiKrum
 
 CHUNK = 3  # of the ten clients of a round, so that parts are cut unevenly
 # Their gates and places hang on comparisons of floats, which a rounding of the mean turns.
@@ -164,6 +170,34 @@ def test_a_count_of_ones_says_nothing_of_floats_beside_bits() -> None:
     assert "median reads each of them" in str(obstacle(kept))
     mean = prepare(scenario(protocol="fedpm", model="cnn4", defense="vote-margin"), "cpu")
     assert obstacle(mean) is None
+
+
+def test_a_rule_that_replaces_its_aggregate_has_sums_of_another() -> None:
+    class Doubled(Mean):
+        """Rule that answers twice the mean, and says nothing of sums."""
+
+        def aggregate(
+            self, received: Payload, state: None, view: ServerView
+        ) -> tuple[torch.Tensor, None]:
+            return 2 * super().aggregate(received, state, view)[0], None
+
+    setup = prepare(scenario(protocol="fedavg", defense=Doubled()), "cpu")
+    assert Mean().folds
+    assert Median().folds
+    assert not MultiKrum().folds
+    assert "reads each of them" in str(obstacle(setup))
+
+
+def test_bits_beside_floats_that_are_not_finite_stand_in_for_sums_of_none() -> None:
+    bits = torch.tensor([[True, False], [True, True], [False, False]])
+    masks = BinaryMasks(bits, torch.full((3, 1), torch.nan))
+    none = FoldedMessages.none(masks)
+    context = example_context(masks, Mean())
+    part = dataclasses.replace(context, part=Part(3, 2, 0, none, Counter()))
+    for attack in (MaskIPM(how="threshold"), Margin()):
+        sent = forge(attack, part, {})
+        assert sorted(sent.replaced) == [0, 1]
+        assert sent.fields["notes"]["benign"] == 1
 
 
 def test_isolated_rules_are_not_sent_sums() -> None:

@@ -229,6 +229,16 @@ class Defense(Stage, ABC, Generic[State]):
         """
         raise NotImplementedError
 
+    @property
+    def folds(self) -> bool:
+        """True if `aggregate_sums` is that of its `aggregate`, not of one that it replaces."""
+        for kind in type(self).__mro__:
+            if "aggregate_sums" in vars(kind):
+                return kind is not Defense
+            if "aggregate" in vars(kind):
+                return False
+        return False
+
     def sensitivity(self, clip: float, n: int) -> float | None:
         """Return the L2 change when one row of norm ``clip`` is replaced, if proved."""
         return None

@@ -25,7 +25,7 @@ from fedbench.adversary.metrics import (
     merged,
 )
 from fedbench.adversary.threat_model import OwnedRows, Part
-from fedbench.api import Attack, Defense, ServerView, Traits
+from fedbench.api import Attack, ServerView, Traits
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask
 from fedbench.core.choices import SUMS
@@ -100,10 +100,9 @@ def obstacle(setup: Setup) -> str | None:
     needs = threat_model.needs(attack)
     traits = ask(plugins.defense, "traits", Traits)
     counts = traits.counts and bits_alone(setup)
-    folds = type(plugins.defense).aggregate_sums is not Defense.aggregate_sums
     if isinstance(plugins.defense, StandIn):
         return "rules and attacks of other processes get whole rounds; leave --isolate out"
-    if not (folds and (traits.reads_sum or counts)):
+    if not (plugins.defense.folds and (traits.reads_sum or counts)):
         return f"defense {plugins.defense_name} reads each of them; use --defense mean"
     if needs.defense or attack.learns or threat_model.recruits(attack) != 0:
         return f"attack {name} asks the rule, learns or recruits; use --attack sign-flip"

@@ -217,7 +217,7 @@ def _check_on(defense: Defense[Any], payload: Payload) -> None:
 
 def _check_sums(defense: Defense[Any], payload: Payload) -> None:
     """Require the answer to rows of their sums, where a rule says that these are enough."""
-    if type(defense).aggregate_sums is Defense.aggregate_sums:
+    if not defense.folds:
         return
     traits = defense.traits()
     rule = "overridden only with Traits.reads_sum or Traits.counts"

@@ -242,7 +242,11 @@ def _require(
     model: Model, image: Image, classes: int, side: int = 1, why: str = "", remedy: str = "resnet20"
 ) -> None:
     require("classes", classes, classes >= 1, ">= 1")
-    require("image", image, len(image) == 3 and min(image) >= 1, "(channels, height, width)")
+    if len(image) != 3 or min(image) < 1:
+        raise ConfigError(
+            f"{type(model).__name__.lower()} needs images (channels, height, width), got samples "
+            f"{image}; use a torch.nn.Module that takes them, Scenario(model=...)"
+        )
     if min(image[1:]) < side:
         raise ConfigError(
             f"{type(model).__name__.lower()} needs images of at least {side} x {side} {why}, "

@@ -36,6 +36,10 @@ TYPED: list[tuple[str, str]] = [
     ("attack --defense-draw 9223372036854775808", "in 0 .. 2**63 - 1"),
     ("attack --delta 1e-320", "--delta must be in [1e-100, 1)"),
     ("attack --chunk 99999999999999999999", "--chunk must be <= 65536"),
+    (
+        "attack --clients 1000000 --per-round 900000 --partition virtual -p fedavg -d krum",
+        "a round of 900000 clients), but defense krum reads each of them; use --defense mean",
+    ),
     ("attack --workers 99999999999", "--workers must be <= 65536"),
     (f"attack --out {LONG}", "--out must be a folder that can be written"),
     ("attack --out 'out\x00'", "null byte"),

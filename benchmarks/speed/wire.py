@@ -5,7 +5,8 @@ messages are encoded and decoded with 1 and with ``--threads`` threads in turns.
 of one message on one thread, least of the turns; faster: wall time on one thread over that on
 several, median and range of neighbouring turns; held: of one call, the longest time for which a
 second thread of Python stood still. Where that is most of the call, it holds the interpreter's
-lock, and threads cannot share it out. Needs a processor that is idle.
+lock, and threads cannot share it out. ``--rounds N`` plays N pairs of whole rounds of fsl instead,
+whose messages one thread codes, or several; training has several in both. Needs an idle processor.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from round_phases import Plan, ready
 
 from fedbench.executors.malloc import keep_memory
 from fedbench.experiment.stages import messages, send
-from fedbench.payload import Payload
+from fedbench.payload import Payload, Rankings
 from fedbench.payload.packets import code_residues, decode_residues, pack, unpack
-from fedbench.run import begin
+from fedbench.run import begin, play_round
 
 PROTOCOLS = ("fsl", "signsgd", "drive", "qsgd", "fedpm", "fedmrn", "fedavg")
 Work = Callable[[], object]
@@ -116,6 +117,30 @@ def calls(count: int) -> dict[str, Work]:
     }
 
 
+def rounds(model: str, clients: int, threads: int, pairs: int) -> str:
+    """Play pairs of rounds of fsl; return how much faster one is whose rows threads share out."""
+    torch.set_num_threads(threads)
+    setup = ready("fsl", model, Plan(clients, samples=20), "cpu", "loop")
+    state = begin(setup)
+    shared_out = Rankings.shared_out
+    took: dict[bool, list[float]] = {False: [], True: []}
+    play_round(setup, state, 0)
+    for step in range(1, 2 * pairs + 1):
+        several = step % 4 in (0, 1)  # the first of a pair in turns
+        Rankings.shared_out = several
+        start = time.perf_counter()
+        play_round(setup, state, step)
+        took[several].append(time.perf_counter() - start)
+    Rankings.shared_out = shared_out
+    ratios = [one / more for one, more in zip(took[False], took[True], strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return (
+        f"{pairs} pairs of rounds of fsl: {middle:.3f} times as fast with {threads} threads, "
+        f"quartiles {low:.3f} and {high:.3f}; least {min(took[False]):.2f} and "
+        f"{min(took[True]):.2f} s"
+    )
+
+
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-m", "--model", default="lenet")
@@ -124,8 +149,12 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--count", type=int, default=10_000_000, help="numbers of a call")
+    parser.add_argument("--rounds", type=int, help="pairs of whole rounds to play instead")
     given = parser.parse_args(words)
     keep_memory()
+    if given.rounds:
+        print(rounds(given.model, given.clients, given.threads, given.rounds))
+        return
     print("| protocol | encode, ms | faster | range | decode, ms | faster | range |")
     print("| :-- |" + " --: |" * 6)
     for protocol in given.protocol or PROTOCOLS:

@@ -176,13 +176,14 @@ def play(
 
 
 def require_playable(cell: Cell, seed: int, options: Options) -> None:
-    """Raise the error of data, model or partition that do not fit, before anything is written."""
+    """Raise the error of what does not fit together or in memory, before anything is written."""
     from fedbench.experiment.prepare import prepare
+    from fedbench.experiment.streamed import streams
 
     scenario = cell.scenario.model_copy(update={"seed": seed})
     executor = "loop" if options.executor == "auto" else options.executor  # auto would measure
     with suppress(PluginError):  # of this cell, which fails by itself: others may go on
-        prepare(scenario, options.device, executor, options.chunk)
+        streams(prepare(scenario, options.device, executor, options.chunk), None)
 
 
 def header(plan: Plan, cells: list[Cell], options: Options) -> str:

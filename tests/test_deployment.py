@@ -1,8 +1,14 @@
 """Server and clients outside the harness: equal to a run of it, whatever carries their bytes."""
 
 import dataclasses
+import json
+import os
+import signal
+import socket
 import subprocess
 import sys
+import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -295,8 +301,6 @@ def test_messages_of_flower_carry_accuracy_and_bits(protocol: str, in_a_task: No
 
 @pytest.mark.peers
 def test_flower_simulates_the_app_with_equal_numbers(tmp_path: Path) -> None:
-    import json
-
     settings = dataclasses.replace(SMALL, protocol="eden:bits=2", defense="trimmed-mean")
     out = tmp_path / "out.json"
     script = tmp_path / "simulate.py"
@@ -317,3 +321,64 @@ def test_flower_simulates_the_app_with_equal_numbers(tmp_path: Path) -> None:
     up = sum(row["uplink_bits"] for row in summary["rounds"])
     down = sum(row["downlink_bits"] for row in summary["rounds"])
     assert (summary["accuracy"], up, down) == played(settings)
+
+
+@pytest.fixture
+def ports() -> list[int]:
+    """Return three ports of the loopback interface that are free now."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    free = [server.getsockname()[1] for server in held]
+    for server in held:
+        server.close()
+    return free
+
+
+@pytest.mark.peers
+def test_processes_of_flower_over_loopback_have_equal_numbers(
+    tmp_path: Path, ports: list[int]
+) -> None:
+    settings = dataclasses.replace(
+        SMALL, protocol="eden:bits=2", rounds=2, clients=2, per_round=2, declared=0.0
+    )
+    app = tmp_path / "app"
+    flower_app.export(settings, app)
+    out = tmp_path / "out.json"
+    home = tmp_path / "flwr"
+    home.mkdir()
+    link, *node_ports = ports
+    told = f'[superlink.here]\naddress = "127.0.0.1:{link}"\ninsecure = true\n'
+    (home / "config.toml").write_text(told)
+    folder = Path(sys.executable).parent
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"  # Flower starts its own programs by name
+    environment = {**os.environ, "FLWR_HOME": str(home), "PATH": path}
+    here = ["--host", "127.0.0.1", "--port"]
+    apart = "--disable-runtime-dependency-installation"
+    lines = [[str(folder / "flower-superlink"), "--insecure", apart, *here, str(link)]]
+    for i, port in enumerate(node_ports):
+        at = ["--superlink", f"127.0.0.1:{link}", *here, str(port)]
+        node = [str(folder / "flower-supernode"), "--insecure", *at]
+        lines.append([*node, "--node-config", f"partition-id={i}"])
+    with (tmp_path / "log").open("wb") as log, ExitStack() as stack:
+        for line in lines:
+            process = subprocess.Popen(
+                line, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+            stack.callback(process.wait, 30)
+            stack.callback(os.killpg, process.pid, signal.SIGTERM)
+        run = [str(folder / "flwr"), "run", str(app), "here"]
+        run += ["--stream", "--run-config", f'output="{out}"']
+        end = time.monotonic() + 60
+        while not _listens(link):
+            assert time.monotonic() < end, (tmp_path / "log").read_text()
+            time.sleep(0.2)
+        done = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=240)
+        assert out.exists(), done.stdout + done.stderr + (tmp_path / "log").read_text()
+    summary = json.loads(out.read_text())
+    up = sum(row["uplink_bits"] for row in summary["rounds"])
+    down = sum(row["downlink_bits"] for row in summary["rounds"])
+    assert (summary["accuracy"], up, down) == played(settings)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

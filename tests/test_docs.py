@@ -3,6 +3,9 @@
 import re
 from pathlib import Path
 
+from fedbench.verify.checks import CHECKS
+from fedbench.verify.subjects import SUBJECTS, UNTRIED
+
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *ROOT.glob("*.md"),
@@ -94,3 +97,40 @@ def test_the_page_of_results_begins_with_its_conclusions() -> None:
     page = (ROOT / "docs" / "results.md").read_text()
     headings = re.findall(r"^## (.*)$", page, re.MULTILINE)
     assert headings[0] == "What a practitioner may conclude"
+
+
+def test_the_page_of_peers_has_the_table_and_the_defects_that_the_command_prints() -> None:
+    page = (ROOT / "docs" / "peers.md").read_text()
+    block = page.partition("```text\n")[2].partition("```")[0].splitlines()
+    assert re.split(r" {2,}", block[0]) == ["rule", *CHECKS]
+    names: list[str] = []
+    marks: list[dict[str, str]] = []
+    end = next(i for i, line in enumerate(block) if "definition:" in line) - 1
+    for line in block[2:end]:
+        name, *cells = re.split(r" {2,}", line.strip())
+        if cells:
+            names.append(name)
+            marks.append(dict(zip(CHECKS, cells, strict=True)))
+        else:  # the end of a long name
+            names[-1] += name
+    subjects = [subject for package in SUBJECTS.values() for subject in package]
+    assert [re.sub(r"\(.*\)|\s", "", name) for name in names] == [s.text for s in subjects]
+    defects = []
+    for name, row, subject in zip(names, marks, subjects, strict=True):
+        assert (row["shift"] == "-") == (not subject.shifts)
+        assert (row["agrees"] == "-") == (not subject.exact)
+        version = name.partition("(")[2].rstrip(")")
+        bad = [check for check in CHECKS if row[check] == "NO"]
+        defects += [f"{subject.text} {version}: {check}: {subject.paper}" for check in bad]
+    untried = [
+        f"{package}:{rule}: not tried: {why}"
+        for package, rules in UNTRIED.items()
+        for rule, why in rules.items()
+    ]
+    told = block[end : len(block) - len(untried)]
+    stated = [
+        ": ".join([*defect.split(": ")[:2], paper.removeprefix("  definition: ")])
+        for defect, paper in zip(told[::2], told[1::2], strict=True)
+    ]
+    assert sorted(stated) == sorted(defects)
+    assert block[len(block) - len(untried) :] == untried

@@ -179,6 +179,11 @@ class Endless(IterableDataset[Tensor]):
 REFUSED: list[tuple[Callable[[], Data], str]] = [
     (lambda: from_arrays(np.zeros((3, 2)), [0, 1]), r"y must be one label of each sample, \(3,\)"),
     (lambda: from_arrays(np.zeros((2, 2)), [0.5, 1.25]), "only classification is possible"),
+    (lambda: from_arrays(np.zeros((2, 2)), [-1, 1]), r"y must be whole .* from 0; np.unique\(y, "),
+    (
+        lambda: from_arrays([[1, 2], [3]], [0, 1]),
+        "lists of one length, got a list of several; crop",
+    ),
     (lambda: from_arrays([[np.nan, 1.0]], [0]), "x must be finite float32 numbers; impute"),
     (lambda: from_arrays([["a"], ["b"]], [0, 1]), "x must be numbers; encode texts"),
     (lambda: from_arrays(np.zeros((2, 2)), [0, 3], classes=2), "labels from 0 to 1"),
@@ -199,6 +204,12 @@ def test_what_is_no_data_is_refused_in_one_line(made: Callable[[], Data], why: s
     with pytest.raises(ConfigError, match=why) as error:
         made()
     assert "\n" not in str(error.value)
+
+
+def test_data_are_shown_in_one_line() -> None:
+    assert repr(from_arrays(np.zeros((9, 2)), [0, 1, 2] * 3, name="mine")) == (
+        "<Data mine: 9 numbers (2,), 3 classes>"
+    )
 
 
 SMALL: dict[str, Any] = {"clients": 6, "per_round": 4, "rounds": 3, "malicious": 0.34}
@@ -242,7 +253,12 @@ IDS = from_arrays(torch.zeros(240, 5, dtype=torch.int64), torch.arange(240) % 2)
             "crop-flip",
             r"Scenario.augment crop-flip must have images, got numbers \(6\)",
         ),
-        (TABLE, "model", "lenet", r"image must be \(channels, height, width\), got \(6,\)"),
+        (
+            TABLE,
+            "model",
+            "lenet",
+            r"lenet needs images .*, got samples \(6,\); use a torch.nn.Module",
+        ),
         (IDS, "defense", "deepsight", "tries the network on noise"),
     ],
 )

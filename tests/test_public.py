@@ -149,6 +149,24 @@ def test_a_class_is_registered_for_this_process_and_a_cell_may_run_again() -> No
         fedbench.register("attack", "Shout")(Louder)
 
 
+def echo(times: float) -> Attack:
+    """Return an attack whose source says nothing of ``times``."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Echo(Attack):
+        def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+            return view.own.nearest(view.own.values() * times), memory
+
+    return Echo()
+
+
+def test_a_number_that_no_record_would_say_is_refused() -> None:
+    why = r"^Echo.craft must read .* got times = 9.0 of the function around it; write self.times"
+    with pytest.raises(ConfigError, match=why):
+        Scenario(attack=echo(9.0))
+    assert registry._HERE == {}
+
+
 def replace_class() -> type[Attack]:
     @dataclass(frozen=True, kw_only=True)
     class Other(Attack):
@@ -250,6 +268,25 @@ def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"dirichlet:minimum=10 needs.*the others are in"):
         sweep([few, Scenario(attack=Louder(), **TINY)], out=tmp_path)
     assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+def test_finished_runs_outlive_one_that_fails_without_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    few = Scenario(attack=Louder(), **TINY | {"clients": 2000, "per_round": 2})
+    fine = Scenario(attack=Louder(), **TINY)
+    with pytest.raises(ConfigError, match="no other ran"):
+        sweep(few)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError, match=f"the others are in {tmp_path}") as error:
+        sweep([few, fine])
+    (folder,) = tmp_path.iterdir()
+    assert str(folder) in str(error.value)
+    (again,) = sweep(fine, out=folder)
+    assert list(fedbench.load(folder)) == [again]  # its seconds, too: it was not played again
+    sweep(fine)
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_own_samples_are_named_by_their_digest_and_play() -> None:

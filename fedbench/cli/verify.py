@@ -28,6 +28,7 @@ def verify(
     """
     from fedbench.peers.packages import installed_version
     from fedbench.tables.export import document
+    from fedbench.verify.checks import CHECKS
     from fedbench.verify.checks import verify as tried
     from fedbench.verify.subjects import SUBJECTS, UNTRIED
 
@@ -52,14 +53,13 @@ def verify(
         untried = {package: UNTRIED[package] for package in packages}
         print(document({"results": shown, "untried": untried}, indent=2))
     else:
-        names = ("repeats", "order", "shift", "far rows", "float32", "agrees")
         lines = []
         for subject, version, findings in results:
             marks = {finding.check: "yes" if finding.holds else "NO" for finding in findings}
-            texts = [f"{subject.text} ({version})", *(marks.get(name, "-") for name in names)]
+            texts = [f"{subject.text} ({version})", *(marks.get(name, "-") for name in CHECKS)]
             lines.append(Line(texts, marked="NO" in texts))
         console = Console()
-        columns = [Column("rule", "left", wraps=True), *map(Column, names)]
+        columns = [Column("rule", "left", wraps=True), *map(Column, CHECKS)]
         console.print(grid(Table(columns, lines), console.options))
         for subject, version, findings in results:
             for finding in findings:

@@ -125,8 +125,10 @@ def register(kind: str, name: str) -> Callable[[type[T]], type[T]]:
 
     Raises:
         UnknownPluginError: there is no such kind, or the class is no plug-in of it.
-        ConfigError: the name is taken, or is not of small letters, digits and hyphens.
+        ConfigError: the name is taken, or is not of small letters, digits and hyphens; or a method
+            reads a number or a word of the function around the class, which no record would say.
     """
+    from fedbench.core.sources import captured
 
     def decorated(cls: type[T]) -> type[T]:
         installed = _points(kind)
@@ -138,6 +140,12 @@ def register(kind: str, name: str) -> Callable[[type[T]], type[T]]:
             raise ConfigError(
                 f"{kind} {cls.__name__} must have a name of its own, got {name!r}, which is taken; "
                 f'use @fedbench.register("{kind}", "my-{name}")'
+            )
+        for method, variable, value in captured(cls):
+            raise ConfigError(
+                f"{cls.__name__}.{method} must read numbers and words from fields of its class, "
+                f"got {variable} = {value!r} of the function around it; write self.{variable}, and "
+                "make it a field"
             )
         _HERE[kind, name] = cls
         return cls

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import FunctionType
+from types import CellType, FunctionType
 
 PLAIN = (bool, int, float, str)  # types of values that are part of a source without a file
 
@@ -69,6 +69,29 @@ def _methods(made: type) -> list[FunctionType]:
     functions = [member for member in members if isinstance(member, FunctionType)]
     # A dataclass has a __repr__ of Python's own file.
     return [f for f in functions if f.__code__.co_filename != dataclasses.__file__]
+
+
+def captured(made: type) -> list[tuple[str, str, object]]:
+    """Return the numbers and texts that a class reads from the function that it is defined in.
+
+    Each is the name of a method, of the variable, and its value. No source says them: two calls of
+    the function make classes of one name and one source that do different things.
+    """
+    return [
+        (function.__name__, name, cell.cell_contents)
+        for function in _methods(made)
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        )
+        if _is_plain(cell)
+    ]
+
+
+def _is_plain(cell: CellType) -> bool:
+    try:
+        return type(cell.cell_contents) in PLAIN
+    except ValueError:  # empty as yet
+        return False
 
 
 def _is_typed(function: FunctionType) -> bool:

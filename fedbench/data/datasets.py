@@ -81,6 +81,11 @@ class Data:
     def __len__(self) -> int:
         return len(self.y)
 
+    def __repr__(self) -> str:
+        """Say what the samples are, not the samples."""
+        named = self.title or self.origin[0] or "samples"
+        return f"<Data {named}: {len(self)} {self.kind} {self.image}, {self.classes} classes>"
+
     @property
     def image(self) -> tuple[int, ...]:
         """Channels, height and width of an image, or the shape of another sample."""

@@ -244,7 +244,13 @@ def _array(value: Any) -> Array:
     if hasattr(value, "getbands"):  # a PIL image, grey or to be in three colours
         picture = np.asarray(value if value.mode == "L" else value.convert("RGB"))
         return picture[None] if picture.ndim == 2 else picture.transpose(2, 0, 1)
-    return np.asarray(value)
+    try:
+        return np.asarray(value)
+    except ValueError as error:  # lists of different lengths
+        raise ConfigError(
+            "samples and labels must be arrays, or lists of one length, got a "
+            f"{type(value).__name__} of several; crop or pad them to one length"
+        ) from error
 
 
 def _stacked(samples: Sequence[Array]) -> Array:
@@ -286,6 +292,8 @@ def _labels(y: Any, count: int) -> Tensor:
         array = np.unique(array.astype(str), return_inverse=True)[1]
     whole = array.dtype.kind in "biu" or bool((array == np.round(array)).all())
     require("y", str(array.dtype), whole, "whole numbers: only classification is possible")
+    low = array.min(initial=0)
+    require("y", f"{low:g}", low >= 0, "whole numbers from 0; np.unique(y, return_inverse=True)[1]")
     return torch.from_numpy(array.astype(np.int64))
 
 

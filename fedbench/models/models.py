@@ -242,7 +242,12 @@ def _require(
     model: Model, image: Image, classes: int, side: int = 1, why: str = "", remedy: str = "resnet20"
 ) -> None:
     require("classes", classes, classes >= 1, ">= 1")
-    require("image", image, len(image) == 3 and min(image) >= 1, "(channels, height, width)")
+    if len(image) != 3:
+        raise ConfigError(
+            f"{type(model).__name__.lower()} needs images (channels, height, width), got samples "
+            f"{image}; use a torch.nn.Module that takes them, Scenario(model=...)"
+        )
+    require("image", image, min(image) >= 1, "one pixel or more, (channels, height, width)")
     if min(image[1:]) < side:
         raise ConfigError(
             f"{type(model).__name__.lower()} needs images of at least {side} x {side} {why}, "

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from multiprocessing import current_process
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Literal, overload
 
 from fedbench import run
@@ -144,7 +145,7 @@ def sweep(
 
     Runs that have a record in ``out`` are not played again, and those that take longer than ten
     minutes keep a checkpoint there, from which a later call goes on. One run that fails does not
-    end the others: they are played, and then its error is raised.
+    end the others: they are played, and then its error is raised, which names their folder.
 
     Plug-ins, models and data that were given as objects live in this process alone, so such runs
     are played here, one after the other, whatever ``workers`` says. Other runs are played by
@@ -158,7 +159,8 @@ def sweep(
     Args:
         scenarios: Description of each run, or one description.
         seeds: Seeds of every scenario; by default the one that each has.
-        out: Folder of the records; by default they are not kept.
+        out: Folder of the records; by default they are kept, in a temporary one, only if a run
+            failed or Ctrl-C came after others had ended.
         device: As in `play`.
         executor: As in `play`.
         workers: Processes; 0 for up to four per GPU, or one per ``threads`` cores.
@@ -196,17 +198,24 @@ def sweep(
         if not here:
             require_main()
             engine = LocalEngine(options, options.processes(len(distinct)))
-        with TemporaryDirectory() as nowhere:
-            folder = Path(nowhere if out is None else out)
+        folder = Path(mkdtemp(prefix="fedbench-sweep-") if out is None else out)
+        wanted = out is not None
+        try:
             with engine, Store(folder) as store:
                 watching = Following(Watcher(), callbacks)
                 tally = Sweep(engine, store, watching, retry_failed=True).play(distinct)
+                wanted = wanted or bool(tally.played and (tally.failed or tally.left))
+                others = f"the others are in {folder}, from which sweep(..., out=) goes on"
                 for failed, failure in tally.failed.items():
-                    kept = f"the others are in {out}" if out else "the others need out= to be kept"
-                    raise ConfigError(f"{failed}: {failure}; {kept}")
+                    raise ConfigError(
+                        f"{failed}: {failure}; {others if wanted else 'no other ran'}"
+                    )
                 if tally.left:
-                    raise KeyboardInterrupt
+                    raise KeyboardInterrupt(others if wanted else "no other ran")
                 return Results(map(store.record, runs))
+        finally:
+            if not wanted:
+                rmtree(folder)
 
 
 def is_here(scenario: Scenario) -> bool:

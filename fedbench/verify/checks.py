@@ -27,6 +27,9 @@ SECONDS = 10  # that a property may take; most take less than one
 RATIO = 1e-3  # of an update's norm to that of the weights it is added to
 
 
+CHECKS = ("repeats", "order", "shift", "far rows", "float32", "agrees")  # in a table's order
+
+
 @dataclass(frozen=True)
 class Finding:
     """Outcome of one property: it holds, or the counterexample in a line."""

@@ -243,8 +243,8 @@ WRONG = (
     Wrong(
         "a tensor of the CPU in a rule",
         "defenses/fedbench_defenses/foolsgold.py",
-        "weights = torch.zeros(len(x), dtype=torch.float64, device=x.device)",
-        "weights = torch.zeros(len(x), dtype=torch.float64)",
+        "products = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)",
+        "products = torch.zeros(len(x), len(x), dtype=torch.float64)",
         "same device",
         STACKED | {"defense": "foolsgold", "attack": "ipm"},
     ),

@@ -13,7 +13,7 @@ from scipy.stats import skellam as exact
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedbench.api import Shared
-from fedbench.core import registry
+from fedbench.core import registry, rng
 from fedbench.core.rng import Key, Secret, _gaussian_table, _siphash, _word, coins, seeds_of
 from fedbench.protocols.secure_sums import Symmetric, _skellam, binomial, skellam
 from fedbench.testing import NETWORK
@@ -47,6 +47,14 @@ def test_the_generator_is_splitmix64_whatever_is_drawn_of_it() -> None:
     shares = Key(3).shorts(1 << 18).histc(4, 0, 1 << 16) / (1 << 18)
     assert float((shares - 0.25).abs().max()) < 5 * (0.1875 / (1 << 18)) ** 0.5
     assert torch.equal(Key(3).bits(100_000)[:70_000], Key(3).bits(70_000))
+
+
+@pytest.mark.parametrize("accelerator", [False, True])
+def test_what_is_left_out_of_a_draw_is_its_beginning(
+    accelerator: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rng, "accelerated", lambda device: accelerator)  # NumPy's way, and torch's
+    assert torch.equal(Key(3).bits(5, skip=70_000), Key(3).bits(70_005)[70_000:])
 
 
 def test_names_make_different_streams_and_order_counts() -> None:

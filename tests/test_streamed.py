@@ -98,6 +98,7 @@ FOLDING = [
     ("fedpm", "ipm:via=wire"),
     ("fedavg", "ipm:knows=colluders"),
     ("qsgd", "ipm"),
+    ("ef-signsgd", "ipm:knows=colluders"),  # its clients train twice, and remember one of them
     ("fsl", "rank-reversal"),
     ("fedavg", "label-flip"),
     ("fedpm", "complement:of=own"),
@@ -109,7 +110,12 @@ FOLDING = [
 ]
 
 
-@pytest.mark.edges("fedpm-mask-ipm", "fedavg-ipm:knows=colluders", "fedavg-noise")
+@pytest.mark.edges(
+    "fedpm-mask-ipm",
+    "fedavg-ipm:knows=colluders",
+    "ef-signsgd-ipm:knows=colluders",
+    "fedavg-noise",
+)
 @pytest.mark.parametrize(("protocol", "attack"), FOLDING)
 def test_a_streamed_attack_is_the_attack(protocol: str, attack: str) -> None:
     whole, folded = both(protocol=protocol, attack=attack, server_checks="finite")

@@ -8,6 +8,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,7 +32,8 @@ from fedbench.core.blame import Hook, ask
 from fedbench.core.choices import SUMS
 from fedbench.core.devices import now
 from fedbench.core.errors import Incompatible
-from fedbench.core.tiling import finite_rows
+from fedbench.core.tiling import all_finite, finite_rows
+from fedbench.core.trees import Tree
 from fedbench.executors.training import Client
 from fedbench.experiment.evaluation import evaluate, is_evaluated, local_accuracies
 from fedbench.experiment.guarantee import spend
@@ -183,6 +185,17 @@ class Stream:
     view: ServerView
     sums: Sums
 
+    @cached_property
+    def tree(self) -> Tree:
+        """Weights that all clients receive from a broadcast that is the same for all."""
+        return self.received(self.broadcast)
+
+    def received(self, message: Payload) -> Tree:
+        """Return the weights that a client receives from a message of one row."""
+        setup = self.setup
+        tree: Tree = ask(setup.plugins.protocol, "receive", dict, setup.shared, message)
+        return tree
+
     def parts(self, rows: Sequence[int]) -> Iterator[list[int]]:
         """Cut rows into as many as are in memory at once."""
         size = self.setup.at_once or len(rows) or 1
@@ -192,18 +205,18 @@ class Stream:
         """Train the clients of these rows and return their messages; what they keep is kept."""
         setup = self.setup
         ids = [self.ids[row] for row in rows]
-        each = len(self.broadcast) > 1
-        broadcast = self.broadcast.take(rows or [0]) if each else self.broadcast
-        protocol = setup.plugins.protocol
-        heard = [broadcast.take([row]) for row in range(len(broadcast))]
-        trees = [ask(protocol, "receive", dict, setup.shared, message) for message in heard]
+        broadcast = self.broadcast
+        trees = [self.tree] if len(broadcast) == 1 else []
+        if not trees:
+            broadcast = broadcast.take(rows or [0])
+            trees = [self.received(broadcast.take([row])) for row in range(len(broadcast))]
         state = self.state
         before = {i: state.memories[i] for i in ids if not remembers and i in state.memories}
         with span("train"):
             clients = setup.clients(ids, trees, state.memories, self.step)
             trained, made = setup.executor.exchange(clients)
         with span("compress"):
-            idle = ask(protocol, "idle", Tensor, setup.shared, broadcast)
+            idle = ask(setup.plugins.protocol, "idle", Tensor, setup.shared, broadcast)
             given = (ids, trained, made, idle, broadcast, self.step)
             updates, payload = messages(setup, state, *given)
         if not remembers:
@@ -320,9 +333,8 @@ def play_streamed_round(setup: Setup, state: RunState, step: int) -> Round:
     worked: Counter[str] = Counter()
     with span("attack"):
         stream.attacked(attack, owned, worked)
-        state.last_broadcast = None
-        if heard_by_all(setup, state.server, ids, range(len(broadcast))):
-            state.last_broadcast = ask(plugins.protocol, "receive", dict, setup.shared, broadcast)
+        alike = heard_by_all(setup, state.server, ids, range(len(broadcast)))
+        state.last_broadcast = stream.tree if alike else None
     if sums.received is None or sums.honest is None:  # nobody came
         form = FoldedMessages.none(stream.honest([]).payload)
         sums.received = form
@@ -372,7 +384,7 @@ def folded_effect(
     assert sums.honest is not None
     assert sums.received is not None
     headers = {"headers": merged(sums.headers)}
-    if not sums.changed and bool(torch.isfinite(aggregate).all()):
+    if not sums.changed and all_finite([aggregate]):
         return NO_EFFECT | headers
     clean = clean_answer(setup.plugins.defense, sums.honest, state, view)
     means = (sums.received.mean(weighted=True), sums.honest.mean(weighted=True))

@@ -45,7 +45,7 @@ def combine(share: Tensor, x: Tensor, origin: Tensor | None = None) -> Tensor:
     """Return ``origin + sum_i share_i (x_i - origin)``, summed in float64.
 
     Rows of share 0 are not read. Without an origin the shares add up to one. Float rows give
-    float32, whole numbers float64. Shares may be on the CPU, where the rows are.
+    float32, whole numbers float64. Shares may be on the CPU or on the rows' device.
     """
     here = share.cpu()
     chosen = here.nonzero()[:, 0]

@@ -139,23 +139,23 @@ def compared_headers(
     if not rows or not context.honest.headers():
         return {}
     arrived = (accepted.cumsum(0) - 1)[rows]
-    sent = received.take(arrived).headers()
+    forged = received.take(arrived).headers()
     own = context.honest.take(rows).headers()
-    return {name: _forged(sent[name], own[name]) for name in own}
+    return {name: _forged(forged[name], own[name]) for name in own}
 
 
-def _forged(sent: Tensor, own: Tensor) -> ForgedHeader:
-    if sent.is_floating_point():
+def _forged(header: Tensor, own: Tensor) -> ForgedHeader:
+    if header.is_floating_point():
         honest = own.double().abs()
         floor = 1e-3 * honest.amax(dim=1, keepdim=True).clamp_min(1e-30)
-        ratios = (sent.double().abs() / torch.maximum(honest, floor)).amax(dim=1)
+        ratios = (header.double().abs() / torch.maximum(honest, floor)).amax(dim=1)
         finite = ratios[torch.isfinite(ratios)]
         return ForgedHeader(True, float(finite.max()) if len(finite) else None)
-    if torch.equal(sent, own):
+    if torch.equal(header, own):
         count = int(own.sum()) if own.dtype == torch.bool else own.numel()
         return ForgedHeader(False, new=0, count=count)
-    pairs = list(zip(sent, own, strict=True))
-    if sent.dtype == torch.bool:
+    pairs = list(zip(header, own, strict=True))
+    if header.dtype == torch.bool:
         pairs = [(a.nonzero(), b.nonzero()) for a, b in pairs]
     new = torch.cat([~torch.isin(a.flatten(), b) for a, b in pairs])
     return ForgedHeader(False, new=int(new.sum()), count=len(new))

@@ -447,8 +447,8 @@ def _rehearsal(context: AttackContext, part: Sequence[int], needed: Knowledge) -
         return None
     owners = zip(context.owned.ids, context.owned.rows.tolist(), strict=True)
     asked = [i for i, row in owners if row in part]
-    sent = context.view.broadcast
-    received = sent.take([part[0] % len(sent)])
+    broadcast = context.view.broadcast
+    received = broadcast.take([part[0] % len(broadcast)])
     return context.rehearse(asked, needed.tier == "own", received, context.n)
 
 

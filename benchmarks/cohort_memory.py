@@ -9,12 +9,14 @@ much a client of the cohort adds to the peak, by least squares over the cohorts,
 """
 
 import argparse
+import dataclasses
 import json
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,8 @@ import torch
 
 from fedbench import Scenario
 from fedbench.executors.training import Client, Loop, Trained
-from fedbench.run import play
+from fedbench.experiment.prepare import prepare
+from fedbench.run import begin, play_round
 
 HIDDEN = 13337
 PAIRS = {  # protocol: attack
@@ -48,19 +51,23 @@ class Wide(torch.nn.Module):
         return scores
 
 
+@dataclass(frozen=True, eq=False)
+class Timed(Loop):
+    """Loop that writes down the CPU seconds of each call."""
+
+    seconds: list[float] = field(default_factory=list, kw_only=True)
+
+    def train(self, clients: Sequence[Client]) -> Trained:
+        """Train as the loop does."""
+        start = time.process_time()
+        trained = super().train(clients)
+        self.seconds.append(time.process_time() - start)
+        return trained
+
+
 def one(protocol: str, cohort: int, stream: bool) -> dict[str, Any]:
     """Play one round, and return its peak of memory, its seconds and the bits of a message."""
     torch.set_num_threads(1)
-    spent = [0.0]
-    train = Loop.train
-
-    def timed(self: Loop, clients: Sequence[Client]) -> Trained:
-        start = time.process_time()
-        trained = train(self, clients)
-        spent[0] += time.process_time() - start
-        return trained
-
-    Loop.train = timed  # type: ignore[method-assign]
     scenario = Scenario(
         model=Wide(),
         dataset="digits",
@@ -75,16 +82,20 @@ def one(protocol: str, cohort: int, stream: bool) -> dict[str, Any]:
         attack=PAIRS[protocol],
     )
     start = time.process_time()
-    record = play(scenario, executor="loop", stream=stream, chunk=8)
+    setup = prepare(scenario, "cpu", "loop")
+    loop = Timed(setup.plugins.protocol, setup.shared, setup.executor.schedule)
+    setup = dataclasses.replace(setup, executor=loop, at_once=8 if stream else None)
+    played = play_round(setup, begin(setup), 0)
     seconds = time.process_time() - start
+    training = sum(loop.seconds)
     return {
         "protocol": protocol,
         "cohort": cohort,
         "streamed": stream,
         "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "training": spent[0],
-        "framework": seconds - spent[0],
-        "bits": (record.result.uplink_bits_per_parameter or 0.0) * record.parameters,
+        "training": training,
+        "framework": seconds - training,
+        "bits": (played.uplink_bits or 0) / cohort,
     }
 
 

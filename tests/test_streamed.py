@@ -101,6 +101,7 @@ FOLDING = [
     ("ef-signsgd", "ipm:knows=colluders"),  # its clients train twice, and remember one of them
     ("fsl", "rank-reversal"),
     ("fedavg", "label-flip"),
+    ("fedavg", "neurotoxin"),  # reads what was sent in the round before
     ("fedpm", "complement:of=own"),
     ("drive", "scale-field"),
     ("fedmrn", "seed-grinding"),
@@ -115,6 +116,7 @@ FOLDING = [
     "fedavg-ipm:knows=colluders",
     "ef-signsgd-ipm:knows=colluders",
     "fedavg-noise",
+    "fedavg-neurotoxin",
 )
 @pytest.mark.parametrize(("protocol", "attack"), FOLDING)
 def test_a_streamed_attack_is_the_attack(protocol: str, attack: str) -> None:

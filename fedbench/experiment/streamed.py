@@ -136,7 +136,6 @@ class Sums:
     changed: bool = False  # whether the server got anything but honest messages
     notes: dict[str, Any] = field(default_factory=dict)
     trace: list[Any] = field(default_factory=list)
-    queries: int = 0
 
     def __post_init__(self) -> None:
         self.bits = [0] * self.n
@@ -305,7 +304,6 @@ class Stream:
             self.sums.headers.append(compared_headers(context, *arrived))
             self.sums.notes |= forged.fields["notes"]
             self.sums.trace += forged.fields["trace"]
-            self.sums.queries += forged.fields["queries"]
             first += len(some)
 
 
@@ -368,7 +366,6 @@ def play_streamed_round(setup: Setup, state: RunState, step: int) -> Round:
         local_accuracy=statistics.fmean(own.values()) if own else None,
         notes=sums.notes,
         trace=sums.trace,
-        queries=sums.queries,
         **achieved,
         **traffic(setup, sums.bits, down, len(asked), accepted, malicious),
     )

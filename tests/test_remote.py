@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from ray_cluster import numbers
 
 from fedbench.core.errors import ConfigError, PluginError, Unavailable
 from fedbench.executors.factory import require_known
@@ -60,7 +61,7 @@ class OutOfMemoryError(RayError):
 
 
 class HereAndNow:
-    """What `fedbench.experiment.remote` uses of Ray, in this process."""
+    """Stand-in for Ray that does each task in this process, as far as `remote` uses it."""
 
     exceptions = SimpleNamespace(
         RayError=RayError, RayTaskError=RayTaskError, OutOfMemoryError=OutOfMemoryError
@@ -104,7 +105,8 @@ class HereAndNow:
                     return self.put(self.loses)
                 try:
                     return self.put(function(run, task, *map(self.get, trees)))
-                except Exception as error:
+                except Exception as error:  # Ray carries whatever a task raises
+                    # Ray pickles it: an error of ours must arrive with all that it says.
                     return self.put(RayTaskError(pickle.loads(pickle.dumps(error))))
 
             return SimpleNamespace(remote=answer)
@@ -136,14 +138,6 @@ def on_stand_in(
 ) -> Record:
     monkeypatch.setitem(sys.modules, "ray", HereAndNow(2) if ray is None else ray)
     return play(scenario, device="cpu", executor=how, chunk=chunk)
-
-
-def numbers(record: Record) -> dict[str, Any]:
-    """Everything measured, but for who trained."""
-    measured = record.measured()
-    del measured["digest"]
-    del measured["environment"]["executor"], measured["environment"]["chunk"]
-    return measured
 
 
 RUNS: dict[str, dict[str, Any]] = {

@@ -18,7 +18,11 @@ def sent(x: Tensor, device: torch.device | str) -> Tensor:
 
 
 def on_device(value: Any, device: torch.device) -> Any:
-    """Return a value of lists, tuples and dicts with the tensors in it on the device."""
+    """Return a value of lists, tuples and dicts with the tensors in it on the device.
+
+    >>> on_device({"a": [torch.ones(2), (torch.ones(1), 3)]}, torch.device("meta"))
+    {'a': [tensor(..., device='meta', size=(2,)), (tensor(..., device='meta', size=(1,)), 3)]}
+    """
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, dict):

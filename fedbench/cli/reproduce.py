@@ -312,7 +312,7 @@ def summary_table() -> Table:
             totals = {verdict: totals[verdict] + n for verdict, n in found.items()}
     lines.append(Line(["all papers"], title=True))
     lines.append(Line(["cells", *(str(n) for n in totals.values())]))
-    headings = ["agrees", "reason known", "unexplained", "not run"]  # in the order of `Verdict`
+    headings = ["agrees", "reason\nknown", "no\nreason", "not\nrun"]  # in the order of `Verdict`
     columns = [Column("exhibit", "left", wraps=True), *map(Column, headings)]
     return Table(columns, lines, "Numbers that agree with the paper, and numbers that differ")
 

@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine, each the processes of a session of its own."""
+"""Ray cluster of several nodes on this machine, each with a session of its own, for tests."""
 
 import os
 import secrets
@@ -6,19 +6,23 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from moody import first
+from moody import first, installed
+
+from fedbench.experiment.record import Record
 
 RAY = Path(sys.executable).with_name("ray")
 
 
 class Node:
-    """A node of a cluster: the processes of a session of their own."""
+    """Node of a cluster: the processes of one session."""
 
     def __init__(self, options: list[str], env: dict[str, str]) -> None:
         command = [str(RAY), "start", *options, "--object-store-memory", "100000000"]
@@ -58,7 +62,7 @@ class Node:
 
 
 class Cluster:
-    """A head with one core, and what joins it. Its nodes have no data files.
+    """Cluster of a head with one core and of nodes that join. They have no data files.
 
     The name of the ``folder`` is short, because those of sockets must be. Moody attacks of the
     packages in ``site`` write into the ``diary``.
@@ -96,7 +100,7 @@ class Cluster:
             node.end()
 
     def command(self, folder: Path, text: str, *options: str) -> list[str]:
-        """A sweep on this cluster, its store in ``folder / "store"``."""
+        """Return the command of a sweep on this cluster, its store in ``folder / "store"``."""
         folder.mkdir(exist_ok=True)
         (folder / "s.toml").write_text(text)
         out = [str(folder / "s.toml"), "--out", str(folder / "store"), *options]
@@ -121,15 +125,36 @@ class Cluster:
         return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=self.env, cwd=folder)
 
     def script(self, code: str) -> str:
-        """What a program says that runs where a sweep would."""
+        """Run a program with the environment of a sweep, and return its output."""
         program = f"address = {self.address!r}\n{textwrap.dedent(code)}"
         done = self.finished([sys.executable, "-c", program], self.folder)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
 
+@contextmanager
+def running(packages: Path) -> Iterator[Cluster]:
+    """Start a cluster whose nodes find the moody package in a new folder, and end it."""
+    site = installed(packages)
+    with tempfile.TemporaryDirectory(prefix="fedbench-", ignore_cleanup_errors=True) as folder:
+        cluster = Cluster(Path(folder), site, site / "diary")
+        try:
+            yield cluster
+        finally:
+            cluster.end()
+
+
+@contextmanager
+def joined(cluster: Cluster) -> Iterator[Node]:
+    """Let a second node join the cluster, and end it."""
+    node = cluster.join()
+    yield node
+    node.end()
+    gone(cluster)
+
+
 def gone(cluster: Cluster) -> None:
-    """Wait until the cluster has noticed who has left: the next sweep is not to count on it."""
+    """Wait until the cluster knows which nodes have left: the next sweep must not use them."""
     cluster.script(
         """
         import time
@@ -148,3 +173,11 @@ def wait(until: Callable[[], object], seconds: float = 120.0) -> None:
     while not until():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def numbers(record: Record) -> dict[str, Any]:
+    """Return everything that a record measured, but for the executor."""
+    measured = record.measured()
+    del measured["digest"]
+    del measured["environment"]["executor"], measured["environment"]["chunk"]
+    return measured

@@ -1,6 +1,5 @@
 """Sweeps on a Ray cluster of two nodes: what a lost worker, a lost node or a lost driver cost."""
 
-import importlib.util
 import json
 import os
 import shutil
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from moody import HUNDRED, MOODY, failures, first, installed, records
-from ray_cluster import Cluster, Node, gone, wait
+from ray_cluster import Cluster, Node, gone, joined, running, wait
 
 from fedbench.core.errors import ConfigError
 from fedbench.data import archives
@@ -26,9 +25,6 @@ from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import code_version
 from fedbench.sweeps.local import Options
 from fedbench.sweeps.on_ray import OnRay
-
-if importlib.util.find_spec("ray") is None and os.environ.get("CI") != "true":
-    pytest.skip("Ray is not installed", allow_module_level=True)
 
 ROOT = Path(__file__).parents[1]
 
@@ -40,21 +36,14 @@ TWO = TWO[: TWO.index("protocol")] + 'protocol = "fedavg"\n'
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    site = installed(tmp_path_factory.mktemp("site") / "packages")
-    with tempfile.TemporaryDirectory(prefix="fedbench-", ignore_cleanup_errors=True) as folder:
-        started = Cluster(Path(folder), site, site / "diary")
-        try:
-            yield started
-        finally:
-            started.end()
+    with running(tmp_path_factory.mktemp("site") / "packages") as started:
+        yield started
 
 
 @pytest.fixture
 def second(cluster: Cluster) -> Iterator[Node]:
-    node = cluster.join()
-    yield node
-    node.end()
-    gone(cluster)
+    with joined(cluster) as node:
+        yield node
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 import torch
+from ray_cluster import numbers
 
 from fedbench.core.errors import ConfigError, PluginError, Unavailable
-from fedbench.executors.factory import require_known
+from fedbench.executors.factory import require_device, require_known
 from fedbench.experiment import remote
 from fedbench.experiment.checkpoints import Checkpoint
 from fedbench.experiment.forms import form_bytes
@@ -60,7 +61,7 @@ class OutOfMemoryError(RayError):
 
 
 class HereAndNow:
-    """What `fedbench.experiment.remote` uses of Ray, in this process."""
+    """Stand-in for Ray that does each task in this process, as far as `remote` uses it."""
 
     exceptions = SimpleNamespace(
         RayError=RayError, RayTaskError=RayTaskError, OutOfMemoryError=OutOfMemoryError
@@ -104,7 +105,8 @@ class HereAndNow:
                     return self.put(self.loses)
                 try:
                     return self.put(function(run, task, *map(self.get, trees)))
-                except Exception as error:
+                except Exception as error:  # Ray carries whatever a task raises
+                    # Ray pickles it: an error of ours must arrive with all that it says.
                     return self.put(RayTaskError(pickle.loads(pickle.dumps(error))))
 
             return SimpleNamespace(remote=answer)
@@ -136,14 +138,6 @@ def on_stand_in(
 ) -> Record:
     monkeypatch.setitem(sys.modules, "ray", HereAndNow(2) if ray is None else ray)
     return play(scenario, device="cpu", executor=how, chunk=chunk)
-
-
-def numbers(record: Record) -> dict[str, Any]:
-    """Everything measured, but for who trained."""
-    measured = record.measured()
-    del measured["digest"]
-    del measured["environment"]["executor"], measured["environment"]["chunk"]
-    return measured
 
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -263,6 +257,17 @@ def test_what_a_plugin_raises_in_a_process_is_its_error_here(
         on_stand_in(SMALL, monkeypatch)
 
 
+def test_messages_of_two_tasks_must_have_one_form(
+    made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(self: FedAvg, shared: Any, updates: torch.Tensor, keys: Any, memory: Any) -> Any:
+        return FloatVectors(updates[:, : len(updates)]), memory  # tasks have 3 and 2 clients
+
+    monkeypatch.setattr(FedAvg, "message", short)
+    with pytest.raises(PluginError, match="message in round 0 must return messages of one form"):
+        on_stand_in(SMALL, monkeypatch)
+
+
 @pytest.mark.parametrize(
     ("lost", "kind", "text"),
     [
@@ -303,6 +308,8 @@ def test_what_does_not_go_together_is_refused_in_a_line(monkeypatch: pytest.Monk
             ConfigError, match="--executor must be auto, loop, stacked, padded, rec"
         ):
             require_known(name)
+    with pytest.raises(Unavailable, match="--executor recorded must have --device cuda, got cpu"):
+        require_device("ray:recorded", torch.device("cpu"))
     with pytest.raises(ConfigError, match="--executor must be one of this machine with --isolate"):
         Options(executor="ray", isolate=True)
     with pytest.raises(ConfigError, match="--executor must be one of this machine with --isolate"):

@@ -1,26 +1,21 @@
 """One run on a Ray cluster of two nodes: equal to the local one, whoever is lost meanwhile."""
 
-import importlib.util
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from moody import installed, records
-from ray_cluster import Cluster, Node, gone, wait
+from moody import records
+from ray_cluster import Cluster, Node, joined, numbers, running, wait
 
-from fedbench.experiment.record import Record, parse
+from fedbench.experiment.record import parse
 from fedbench.experiment.scenario import Scenario
 from fedbench.run import play
-
-if importlib.util.find_spec("ray") is None and os.environ.get("CI") != "true":
-    pytest.skip("Ray is not installed", allow_module_level=True)
 
 LINKS = Path(__file__).resolve().parent.parent / "benchmarks" / "links.py"
 PLAYED = Scenario(
@@ -51,22 +46,15 @@ except FedbenchError as error:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    site = installed(tmp_path_factory.mktemp("site") / "packages")
-    with tempfile.TemporaryDirectory(prefix="fedbench-", ignore_cleanup_errors=True) as folder:
-        started = Cluster(Path(folder), site, site / "diary")
+    with running(tmp_path_factory.mktemp("site") / "packages") as started:
         started.env["RAY_ADDRESS"] = started.address
-        try:
-            yield started
-        finally:
-            started.end()
+        yield started
 
 
 @pytest.fixture
 def second(cluster: Cluster) -> Iterator[Node]:
-    node = cluster.join()
-    yield node
-    node.end()
-    gone(cluster)
+    with joined(cluster) as node:
+        yield node
 
 
 def begin(cluster: Cluster, scenario: Scenario) -> "subprocess.Popen[str]":
@@ -76,7 +64,7 @@ def begin(cluster: Cluster, scenario: Scenario) -> "subprocess.Popen[str]":
 
 
 def await_round(driver: "subprocess.Popen[str]", number: int) -> None:
-    """Read what a run says until it has played this round."""
+    """Read the output of a run until it has played this round."""
     assert driver.stdout is not None
     for line in driver.stdout:
         if line == f"round {number}\n":
@@ -86,15 +74,8 @@ def await_round(driver: "subprocess.Popen[str]", number: int) -> None:
 
 
 def training(node: Node) -> list[int]:
-    """Processes of a node in the middle of a task; Ray gives others another name."""
+    """Return the processes of a node in the middle of a task; Ray gives others another name."""
     return node.processes(b"ray::_train")
-
-
-def numbers(record: Record) -> dict[str, Any]:
-    measured = record.measured()
-    del measured["digest"]
-    del measured["environment"]["executor"], measured["environment"]["chunk"]
-    return measured
 
 
 @pytest.mark.cluster

@@ -1,4 +1,6 @@
-"""Copies to a device that do not make the CPU wait."""
+"""Copies to a device: of a tensor without a wait, and of values that hold tensors."""
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,3 +15,18 @@ def sent(x: Tensor, device: torch.device | str) -> Tensor:
     it would not know when the copy can be read, so there it waits.
     """
     return x.to(device, non_blocking=accelerated(torch.device(device)))
+
+
+def on_device(value: Any, device: torch.device) -> Any:
+    """Return a value of lists, tuples and dicts with the tensors in it on the device.
+
+    >>> on_device({"a": [torch.ones(2), (torch.ones(1), 3)]}, torch.device("meta"))
+    {'a': [tensor(..., device='meta', size=(2,)), (tensor(..., device='meta', size=(1,)), 3)]}
+    """
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {name: on_device(part, device) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(on_device(part, device) for part in value)
+    return value

@@ -23,6 +23,11 @@ class SourceFile:
     sha256: str  # in hex
 
 
+def package_of(cls: type) -> str:
+    """Return the name of the top-level package that defines a class."""
+    return cls.__module__.partition(".")[0]
+
+
 def source_at(path: str) -> SourceFile:
     """Return a source file with its SHA-256; `OSError` if it cannot be read."""
     return SourceFile(path, _sha256(path, os.stat(path).st_mtime_ns))

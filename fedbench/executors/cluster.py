@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import os
+import platform
 import socket
 import warnings
 from collections.abc import Mapping
@@ -96,6 +97,14 @@ def data_of(arrays: Mapping[str, Any]) -> Data:
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         mapped = {k: torch.from_numpy(x) for k, x in arrays.items() if isinstance(x, np.ndarray)}
     return Data(**{**arrays, **mapped})
+
+
+def other_code(code: str, got: str, again: str) -> ConfigError:
+    """Return the error that this node has another ``code`` than where the work was started."""
+    return ConfigError(
+        f"node {platform.node()} must run fedbench {code} and the same plug-ins, got {got}; "
+        f"install them there and {again}"
+    )
 
 
 def first_line(error: BaseException) -> str:

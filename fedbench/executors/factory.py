@@ -25,6 +25,7 @@ from fedbench.executors.vmap import Padded, Recorded, Stacked
 
 NAMES = ("auto", "loop", "stacked", "padded", "recorded")
 REMOTE = "ray"  # a cluster: ``ray`` or ``ray:NAME``, the executor of its processes
+REMOTE_OPTION = f"--executor {REMOTE}"
 
 MARGIN = 1.1  # how much faster another must be: a near tie goes to the loop, which is the oracle
 MOST = 8  # clients of a measurement
@@ -49,7 +50,7 @@ def require_known(name: str) -> None:
 
 
 def remote_way(name: str) -> str | None:
-    """Return how the processes of a cluster train, empty where it is not said; None without one.
+    """Return the executor that a cluster's processes use, "" for the default; None if no cluster.
 
     >>> remote_way("ray:padded"), remote_way("ray"), remote_way("loop")
     ('padded', '', None)
@@ -67,7 +68,7 @@ def require_one_place(name: str, isolate: bool) -> None:
 
 def require_device(name: str, device: torch.device) -> None:
     """Raise `Unavailable` for an executor that this device does not have."""
-    if name in ("recorded", f"{REMOTE}:recorded") and not replays_graphs(device):
+    if "recorded" in (name, remote_way(name)) and not replays_graphs(device):
         raise Unavailable(
             f"--executor recorded must have --device cuda, got {device.type}; use padded"
         )

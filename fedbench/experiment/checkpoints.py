@@ -19,6 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fedbench.api import Memory
 from fedbench.core.errors import ConfigError, FedbenchError, require
+from fedbench.core.sources import package_of
 from fedbench.executors.factory import NAMES, executor
 from fedbench.experiment import tensor_store
 from fedbench.experiment.measurements import Round
@@ -124,7 +125,7 @@ class Keeper:
         self._off = False
         plugins = setup.plugins
         parts = (plugins.protocol, plugins.attack, plugins.mechanism, *plugins.links())
-        roots = {type(part).__module__.partition(".")[0] for part in parts}
+        roots = {package_of(type(part)) for part in parts}
         known = {"fedbench", "fedbench_attacks", "fedbench_defenses", *sys.stdlib_module_names}
         self._packages = roots - known
 

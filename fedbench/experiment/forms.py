@@ -3,14 +3,10 @@
 from dataclasses import fields, replace
 
 from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.sources import package_of
 from fedbench.experiment.state_bytes import Reader, Writer
 from fedbench.payload import Payload
 from fedbench.payload.sparse import Alive
-
-
-def package_of(cls: type) -> str:
-    """Return the package that a class is of."""
-    return cls.__module__.partition(".")[0]
 
 
 def form_bytes(payload: Payload) -> bytes:

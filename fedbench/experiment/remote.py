@@ -15,7 +15,6 @@ round, node and kind, a chunk that was repeated once:
 Ray's own frames are not in it, nor are scenario and data set, once for a node and run.
 """
 
-import platform
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,9 +28,11 @@ from torch import Tensor
 
 from fedbench.api import Local, Mechanism, Memory, hooks
 from fedbench.core.blame import Hook
+from fedbench.core.copies import on_device
 from fedbench.core.devices import accelerated
 from fedbench.core.errors import ConfigError, FedbenchError, Unavailable
 from fedbench.core.rng import Key
+from fedbench.core.sources import package_of
 from fedbench.core.trees import Tree
 from fedbench.executors.cluster import (
     RETRIES,
@@ -41,19 +42,18 @@ from fedbench.executors.cluster import (
     data_of,
     first_line,
     imported,
+    other_code,
     places_of,
 )
-from fedbench.executors.factory import remote_way
+from fedbench.executors.factory import REMOTE_OPTION, remote_way
 from fedbench.executors.malloc import keep_memory
 from fedbench.executors.training import Client, Executor, Made, Trained, untouched
-from fedbench.experiment.forms import form_bytes, form_of, package_of
+from fedbench.experiment.forms import form_bytes, form_of
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.experiment.setup import Cohort, Setup
 from fedbench.experiment.state_bytes import decode, encode
 from fedbench.payload.packets import Packet
-
-OPTION = "--executor ray"
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def on_cluster(setup: Setup, name: str, chunk: int) -> Iterator[Setup]:
     if remote_way(name) is None:
         yield setup
         return
-    ray = imported(OPTION)
+    ray = imported(REMOTE_OPTION)
     joined = ray.is_initialized()
     if not joined:
         connect(ray, address_of(), "RAY_ADDRESS")
@@ -124,8 +124,8 @@ class Remote(Executor):
         places = places_of(ray, 1, gpus)
         if not places:
             raise ConfigError(
-                f"{OPTION} must have a node with 1 CPU and {gpus:g} GPUs for a task, got none; "
-                "start one: ray start --address=HOST:PORT"
+                f"{REMOTE_OPTION} must have a node with 1 CPU and {gpus:g} GPUs for a task, got "
+                "none; start one: ray start --address=HOST:PORT"
             )
         order = {
             "scenario": setup.scenario.model_dump_json(),
@@ -170,7 +170,7 @@ class Remote(Executor):
         answers = [parts[start] for start in sorted(parts)]
         updates = torch.cat([answer["updates"] for answer in answers])
         memories = [memory for answer in answers for memory in answer["memories"]]
-        return updates.to(self.shared.device), _moved(memories, self.shared.device)
+        return updates.to(self.shared.device), on_device(memories, self.shared.device)
 
     def trained(self, clients: Sequence[Client], step: int | None = None) -> Trained:
         """Return what `train` does: a process names the protocol, whose fault no lost node is."""
@@ -211,12 +211,13 @@ class Remote(Executor):
         assert messages is not None  # honest ones are legal
         assert len(messages) == len(clients)
         updates = torch.full((1, self.protocol.trained(self.shared).d), torch.nan, device=device)
-        updates = updates.repeat(len(clients), 1) if rows else updates.expand(len(clients), -1)
+        updates = updates.expand(len(clients), -1)  # one row in memory where nobody attacks
+        updates = updates.clone() if rows else updates
         for row, update in rows.items():
             updates[row] = update.to(device)
-        return (updates, _moved(before, device)), (messages, _moved(after, device))
+        return (updates, on_device(before, device)), (messages, on_device(after, device))
 
-    def _load(self, clients: Sequence[Client]) -> "Load | None":
+    def _load(self, clients: Sequence[Client]) -> Load | None:
         """Return what travels of the clients, or None if a gradient is one that cannot."""
         if isinstance(clients, Cohort):
             trees = [clients.tree(row) for row in range(len(clients))]
@@ -245,7 +246,7 @@ class Remote(Executor):
             return dict(wrap.keywords) if named else None
         return None
 
-    def _answers(self, load: "Load", packets: bool) -> Iterator[tuple[int, Any]]:
+    def _answers(self, load: Load, packets: bool) -> Iterator[tuple[int, Any]]:
         """Have chunks trained; yield the first row of each and its answer, as they are ready."""
         n = len(load.trees)
         self._store(load.trees)
@@ -312,8 +313,8 @@ class Remote(Executor):
             raise
         except errors.RayError as error:
             raise Unavailable(
-                f"{OPTION} must have nodes that stay, got {type(error).__name__} for the same "
-                f"clients {1 + RETRIES} times; start the run again"
+                f"{REMOTE_OPTION} must have nodes that stay, got {type(error).__name__} for the "
+                f"same clients {1 + RETRIES} times; start the run again"
             ) from error
         return node, result
 
@@ -321,15 +322,6 @@ class Remote(Executor):
 def _buffer(data: bytes) -> "np.ndarray[Any, Any]":
     """Return bytes as an array, which Ray carries as they are and processes map."""
     return np.frombuffer(data, dtype=np.uint8)
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    """Return a value of lists and dicts with its tensors on the device."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {name: _moved(part, device) for name, part in value.items()}
-    return [_moved(part, device) for part in value] if isinstance(value, list) else value
 
 
 def _train(run: Sequence[Any], task: Any, *trees: Any) -> tuple[str, Any]:
@@ -360,10 +352,7 @@ def _worker(order: Any, arrays: Any) -> "Worker":
     except ConfigError as error:
         got = str(error)
     if not same:
-        raise ConfigError(
-            f"node {platform.node()} must run fedbench {given['code']} and the same plug-ins, got "
-            f"{got}; install them there and start again"
-        )
+        raise other_code(given["code"], got, "start again")
     return Worker(setup)
 
 
@@ -380,11 +369,11 @@ class Worker:
         step = task["step"]
         held = self._trees
         self._trees = {
-            number: held[number] if number in held else _moved(decode(memoryview(array)), device)
+            number: held[number] if number in held else on_device(decode(memoryview(array)), device)
             for number, array in zip(task["trees"].tolist(), arrays, strict=True)
         }
         trees = [self._trees[number] for number in task["of"].tolist()]
-        memories = _moved(task["memories"], device)
+        memories = on_device(task["memories"], device)
         if task["given"]:
             triples = zip(task["given"], trees, memories, strict=True)
             clients = [self._given(given, tree, memory, step) for given, tree, memory in triples]
@@ -405,10 +394,9 @@ class Worker:
         rows = updates[own.to(updates.device)]
         keys = [client.key for client in clients]
         with hooks.in_round(task["step"]):
-            made = hooks.message(
+            messages, after = hooks.message(
                 self.setup.plugins.protocol, self.setup.shared, updates, keys, memories
             )
-        messages, after = made
         packets = messages.encode()
         return {
             "form": form_bytes(messages),
@@ -426,9 +414,12 @@ class Worker:
         wrap: Any = untouched
         if way:
             local: Local = way["local"]
-            parts = (local.tree, local.before, local.learned)
-            on = [_moved(part, device) for part in parts]
-            local = replace(local, tree=on[0], before=on[1], learned=on[2])
+            local = replace(
+                local,
+                tree=on_device(local.tree, device),
+                before=on_device(local.before, device),
+                learned=on_device(local.learned, device),
+            )
             attack = self.setup.plugins.attack
             wrap = partial(hooks.wrap_grad, attack, local=local, client=way["client"])
         x = given["x"].to(device)

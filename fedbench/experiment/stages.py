@@ -45,7 +45,7 @@ def messages(
 ) -> tuple[Tensor, Payload]:
     """Protect and compress what was trained; return the updates ``(n, d)`` and ``n`` messages.
 
-    Messages that were ``made`` where clients train are protected alone.
+    Messages that were ``made`` already, by the processes that train, are only protected.
     """
     mechanism = setup.plugins.mechanism
     updates, memories = trained

@@ -20,6 +20,7 @@ from fedbench.api import Attack, AttackView, Grad, Gradient, Knowledge, Local
 from fedbench.api.defense import Defense, ServerView, Traits
 from fedbench.core import registry
 from fedbench.core.blame import error_line
+from fedbench.core.copies import on_device
 from fedbench.core.errors import FedbenchError, PluginError, Unavailable
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -31,15 +32,6 @@ from fedbench.payload import Payload, Spec
 def unanswered(*arguments: object) -> Any:
     """Stand in a view for a function of this process, which stays here."""
     raise AssertionError("only the child's own functions are called")
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    """Return a value with the tensors in it on a device."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {name: part.to(device) for name, part in value.items()}
-    return [_moved(part, device) for part in value] if isinstance(value, list | tuple) else value
 
 
 NOTHING = type(None)
@@ -190,7 +182,7 @@ class IsolatedAttack(StandIn, Attack):
             rule = view.defense.rule.text
         lab = view.rehearsal
         if lab is not None:
-            here = partial(_moved, device=device)
+            here = partial(on_device, device=device)
             answers["losses"] = lambda *given: view.loss(*map(here, given))
             answers["gradients"] = lambda *given: view.gradient(*map(here, given))
             answers["pixels"] = lambda *given: view.image_gradient(*map(here, given))

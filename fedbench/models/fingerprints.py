@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbench.core.sources import source_of
+from fedbench.core.sources import package_of, source_of
 
 
 def described(module: nn.Module) -> str:
@@ -20,7 +20,7 @@ def described(module: nn.Module) -> str:
     lines = [repr(module)]
     for name, layer in module.named_modules():
         cls = type(layer)
-        foreign = cls.__module__.partition(".")[0] != "torch"
+        foreign = package_of(cls) != "torch"
         code = source_of(cls).sha256 if foreign else ""
         shown = {key: x for key, x in vars(layer).items() if key != "training" and key[0] != "_"}
         lines.append(f"{name} {cls.__module__}.{cls.__qualname__} {code} {written(shown)}")

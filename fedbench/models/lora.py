@@ -102,7 +102,7 @@ class LoRANet(Network):
         return self.base.rescales
 
     @property
-    def alone(self) -> str:  # type: ignore[override]
+    def alone(self) -> str:
         """Why the base's clients cannot train in lock step; "" if they can."""
         return self.base.alone
 

@@ -412,7 +412,7 @@ class ModuleNet(Network):
             return draws_globally(lambda: self._call(self._own, x, step))
 
     @cached_property
-    def alone(self) -> str:  # type: ignore[override]
+    def alone(self) -> str:
         """Why clients cannot train in lock step, found by trying; "" if they can."""
         if self.draws:
             return "draws from a global generator in training"

@@ -63,8 +63,11 @@ class Network(ABC):
 
     image: Image
     classes: int
-    # Why the clients must train one after the other, as the end of a sentence; mostly "".
-    alone: str = ""
+
+    @property
+    def alone(self) -> str:
+        """Reason why clients must train one by one, as the end of a sentence; mostly ""."""
+        return ""
 
     @property
     @abstractmethod

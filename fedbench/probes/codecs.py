@@ -18,6 +18,7 @@ from fedbench.api import Protocol, Shared
 from fedbench.core.devices import finish
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
+from fedbench.core.sources import package_of
 from fedbench.payload import same
 
 LEVEL = 0.001  # probability that a codec without bias is called biased
@@ -175,7 +176,7 @@ def send(
 
 def _caches(protocol: Protocol[Any]) -> list[Any]:
     """Return every ``lru_cache`` of fedbench and of the protocol's package."""
-    packages = {"fedbench", type(protocol).__module__.partition(".")[0]}
+    packages = {"fedbench", package_of(type(protocol))}
     modules = [m for name, m in sys.modules.items() if name.partition(".")[0] in packages]
     return [value for m in modules for value in vars(m).values() if isinstance(value, _Cache)]
 

@@ -19,7 +19,12 @@ from typing import Self
 from fedbench.core.errors import require
 from fedbench.core.threads import available_cores
 from fedbench.executors.cluster import address_of, imported, require_reachable
-from fedbench.executors.factory import remote_way, require_device, require_one_place
+from fedbench.executors.factory import (
+    REMOTE_OPTION,
+    remote_way,
+    require_device,
+    require_one_place,
+)
 from fedbench.executors.malloc import keep_memory
 from fedbench.experiment.cells import Run
 from fedbench.experiment.checkpoints import Checkpoint
@@ -74,7 +79,7 @@ class Options:
 
         require_device(self.executor, choose_device(self.device))
         if remote_way(self.executor) is not None:
-            imported("--executor ray")
+            imported(REMOTE_OPTION)
             require_reachable(address_of(), "RAY_ADDRESS")
 
     def checkpoint_of(self, run: Run) -> Checkpoint | None:

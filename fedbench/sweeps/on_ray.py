@@ -1,7 +1,6 @@
 """Engine of a Ray cluster, for sweeps that need more than one machine."""
 
 import dataclasses
-import platform
 import time
 from typing import Any, Self
 
@@ -14,6 +13,7 @@ from fedbench.executors.cluster import (
     data_of,
     first_line,
     imported,
+    other_code,
     places_of,
 )
 from fedbench.executors.factory import remote_way
@@ -182,7 +182,4 @@ def _agree(job: Job, id: str, code: str) -> None:
         same = False
         got = str(error)
     if not same:
-        raise ConfigError(
-            f"node {platform.node()} must run fedbench {code} and the same plug-ins, got {got}; "
-            "install them there and start the sweep again"
-        )
+        raise other_code(code, got, "start the sweep again")

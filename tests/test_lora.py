@@ -114,6 +114,10 @@ def test_a_is_uniform_b_is_zero_and_the_network_is_at_first_that_without_an_adap
     merged = without.layout.flatten(network.state_dict(params))
     assert torch.equal(merged, initial_weights(without))
     assert not torch.equal(network.init(Key(1))["conv1.A"], network.init(Key(2))["conv1.A"])
+    alike = factors_of(mlp, (64,), 10).init(Key(1))  # equal ranks, and 64 and 32 inputs
+    first = alike["0.weight.A"].flatten() * math.sqrt(64)
+    second = alike["2.weight.A"].flatten() * math.sqrt(32)
+    assert float((first[: len(second)] - second).abs().mean()) > 0.3, "each weight has its own draw"
 
 
 def test_the_last_layer_is_trained_as_it_is_statistics_move_and_the_rest_is_frozen() -> None:

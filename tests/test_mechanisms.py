@@ -311,6 +311,17 @@ def test_a_server_that_adds_noise_weighs_all_alike_and_does_not_tell_how_many_ca
     assert private.view([0, 1, 2], received, 0).weights.tolist() == [1, 1, 1]
 
 
+def test_the_bit_of_an_adaptive_clip_is_counted_with_every_message() -> None:
+    texts = ("dp-fedavg:z=0.5", "dp-fedavg:z=0.5,adaptive=true")
+    small = {"model": "micro", "malicious": 0.0, "rounds": 1}
+    plain, adaptive = (
+        fedbench.play(PRIVATE.model_copy(update=small | {"mechanism": text}), device="cpu")
+        for text in texts
+    )
+    bits = [record.rounds[0].uplink_bits or 0 for record in (plain, adaptive)]
+    assert bits[1] - bits[0] == len(adaptive.rounds[0].clients) == PRIVATE.per_round
+
+
 @pytest.mark.slow
 def test_central_noise_is_added_also_when_nobody_came() -> None:
     few = {"sampling": "poisson", "clients": 2, "per_round": 1, "rounds": 4, "malicious": 0.0}

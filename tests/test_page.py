@@ -567,8 +567,10 @@ def test_an_entry_is_compared_with_those_that_share_its_seeds() -> None:
     (back,) = leads(theirs, [ours])
     assert back.worst.mean == pytest.approx(-0.15)
     assert back.verdict == "worse"
-    even = played([0.8, 0.9, 0.7], [0, 1, 2])
-    assert leads(even, [ours])[0].verdict == "open"
+    even = played([0.85, 0.95, 0.7], [0, 1, 2])  # ahead on average, and behind in one seed
+    (unsure,) = leads(even, [ours])
+    assert (unsure.worst.mean > 0, unsure.verdict) == (True, "open")
+    assert leads(ours, [even])[0].verdict == "open"
 
 
 def test_the_front_is_drawn_in_steps() -> None:

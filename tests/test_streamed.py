@@ -5,10 +5,12 @@ import math
 import os
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from conftest import Mistake
 
 from fedbench.adversary.threat_model import Part, forge
 from fedbench.api import AttackView, ServerView
@@ -268,6 +270,18 @@ def test_only_rounds_of_gigabytes_are_streamed_unasked(monkeypatch: pytest.Monke
     monkeypatch.setattr(streamed, "memory", lambda: 24 * 10 * d - 1)
     with pytest.raises(Incompatible, match="multi-krum reads each of them"):
         streams(kept, None)
+
+
+def test_the_command_refuses_a_round_that_fits_in_no_memory_before_it_writes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mistake: Mistake
+) -> None:
+    monkeypatch.setattr(streamed, "LARGEST", 1)
+    monkeypatch.setattr(streamed, "memory", lambda: 1)
+    out = tmp_path / "runs"
+    words = "attack -p fedavg:lr=0.1 -d median -a none --dataset digits --model micro --seeds 0"
+    words += f" --clients 6 --per-round 6 --rounds 1 --epochs 1 --device cpu --out {out}"
+    assert "defense median reads each of them" in mistake(*words.split())
+    assert not out.exists()
 
 
 def test_an_attack_that_folds_and_remembers_is_blamed() -> None:

@@ -164,7 +164,8 @@ def theirs(
         "learning_rate_decay": 1.0,
     }
     tests = torch.arange(len(data) - TESTED, len(data))
-    x, y = data.floats(tests), data.y[tests]
+    x = data.floats(tests)
+    y = data.y[tests]
     server = byzfl.Server(
         options
         | {
@@ -237,7 +238,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     keep_memory()
-    torch.manual_seed(0)
+    torch.manual_seed(0)  # ByzFL's networks draw their weights from torch's own stream
     network = getattr(models, given.model)()
     data = pool()
     print("| attack | rule | ours, ms | ByzFL, ms | theirs / ours | range | accuracy, % |")

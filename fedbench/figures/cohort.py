@@ -9,9 +9,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from fedbench.figures import share
-from fedbench.figures.layout import PLAIN, View, Words, fit_multiples, multiples
-from fedbench.figures.style import FAINT, INK, Mark, attack_signs, styled
-from fedbench.figures.systems import attacks, cautions, setting, tens, tested
+from fedbench.figures.layout import PLAIN, View, Words, fit_multiples
+from fedbench.figures.style import FAINT, Mark, styled
+from fedbench.figures.systems import cautions, setting, tens, tested
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,14 +24,12 @@ TITLE = "Accuracy won or lost in a round over its malicious rows"
 
 
 @dataclass(frozen=True)
-class CohortLine:
+class CohortLine(share.AttackLine):
     """One system under one attack, round by round, over all seeds and shares of malicious clients.
 
     A round is its share of malicious rows and its change of accuracy, see `changes`.
     """
 
-    system: str  # without the share
-    attack: str
     rounds: list[tuple[float, float]]
 
     @property
@@ -80,11 +78,6 @@ def shows(rows: Sequence[Row]) -> bool:
 def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     """Draw a panel per system, with a dot for each round and a mark for the mean of a share."""
     drawn = lines(rows)
-    names = list(dict.fromkeys(line.system for line in drawn))
-    signs = attack_signs(attacks(rows)[1:])
-    looks = {name: Mark(name, *sign, line="-") for name, sign in signs.items()}
-    looks["none"] = Mark("none (clean)", INK, "o", line="--", hollow=True)
-    keys = [looks[name] for name in dict.fromkeys(line.attack for line in drawn)]
     caption = (
         f"{tested(rows).capitalize()}. Across: share of the rows of a round that the adversary "
         "owns, as drawn; attacks stand beside each other. Up: accuracy after the round minus "
@@ -93,21 +86,13 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
         f"round has more to regain.{cautions(rows)}"
     )
     words = Words(TITLE, setting(rows), caption)
-    panels = [(name, "") for name in names]
-    across = "malicious rows of the round, %"
-    sheet = multiples(words, keys, panels, across, view.inches, ylabel="change of accuracy, points")
+    labels = ("malicious rows of the round, %", "change of accuracy, points")
     shares = [x for line in drawn for x, _ in line.rounds]
-    width = max(max(shares) - min(shares), 0.1)
-    for axes, name in zip(sheet.panels, names, strict=False):
+    sheet = share.panels(words, labels, rows, drawn, shares, _draw, view)
+    for axes in sheet.panels:
         axes.axhline(0, color=FAINT, linewidth=0.8, zorder=1)
-        here = [line for line in drawn if line.system == name]
-        step = min(0.012, 0.05 / len(here)) * width
-        for slot, line in enumerate(here):
-            _draw(axes, line, looks[line.attack], step * (slot - (len(here) - 1) / 2))
-    air = 0.05 * width
-    xlim = (100 * (min(shares) - air), 100 * (max(shares) + air))
     ylim = tens(change for line in drawn for _, change in line.rounds)
-    sheet.panels[0].set(xlim=xlim, ylim=ylim)
+    sheet.panels[0].set(ylim=ylim)
     return fit_multiples(sheet)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from fedbench.figures.layout import PLAIN, View, Words, fit_multiples, multiples
+from fedbench.figures.layout import PLAIN, Page, View, Words, fit_multiples, multiples
 from fedbench.figures.style import INK, Mark, attack_signs, styled
 from fedbench.figures.systems import attacks, ends, setting, sureness, systems, tens, tested
 
@@ -24,11 +24,20 @@ TITLE = "Accuracy over the share of malicious rows"
 
 
 @dataclass(frozen=True)
-class ShareLine:
-    """One system under one attack, over the share of malicious rows."""
+class AttackLine:
+    """Line of a picture: one system under one attack."""
 
     system: str  # without the share
     attack: str
+
+
+L = TypeVar("L", bound=AttackLine)
+
+
+@dataclass(frozen=True)
+class ShareLine(AttackLine):
+    """One system under one attack, over the share of malicious rows."""
+
     points: list[tuple[float, Row]]  # share in [0, 1], by share
 
     @property
@@ -83,30 +92,49 @@ def shows(rows: Sequence[Row]) -> bool:
 def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     """Draw a panel per system, with a mark for each cell and a dot for each of its seeds."""
     drawn = lines(rows)
-    names = list(dict.fromkeys(line.system for line in drawn))
-    signs = attack_signs(attacks(rows)[1:])
-    looks = {name: Mark(name, *sign, line="-") for name, sign in signs.items()}
-    looks["none"] = Mark("none (clean)", INK, "o", line="--", hollow=True)
-    keys = [looks[name] for name in dict.fromkeys(line.attack for line in drawn)]
     caption = (
         f"{tested(rows).capitalize()}, last round. Across: mean over the rounds of the share of "
         "rows that the adversary owns, as drawn; attacks stand beside each other. Dot: one seed. "
         f"{sureness(rows, 'Vertical bar')}"
     )
     words = Words(TITLE, setting(rows), caption)
-    sheet = multiples(words, keys, [(name, "") for name in names], "malicious rows, %", view.inches)
     marked = [x for line in drawn for point, row in line.points for x in (point, *_spread(row))]
-    width = max(max(marked) - min(marked), 0.1)
+    sheet = panels(words, ("malicious rows, %", "accuracy, %"), rows, drawn, marked, _draw, view)
+    heights = [y for row in rows for y in (*row.accuracies(), *(ends(row) or ()))]
+    sheet.panels[0].set(ylim=tens(heights))
+    return fit_multiples(sheet)
+
+
+def panels(
+    words: Words,
+    labels: tuple[str, str],
+    rows: Sequence[Row],
+    drawn: Sequence[L],
+    shares: Sequence[float],
+    draw: Callable[[Axes, L, Mark, float], None],
+    view: View,
+) -> Page:
+    """Return a page with a panel per system, over shares of malicious rows in percent.
+
+    ``labels`` are those of the two axes, and ``shares`` in [0, 1] all that are marked. ``draw`` is
+    called with each line, its mark, and how far to stand aside of other attacks at one share.
+    """
+    names = list(dict.fromkeys(line.system for line in drawn))
+    signs = attack_signs(attacks(rows)[1:])
+    looks = {name: Mark(name, *sign, line="-") for name, sign in signs.items()}
+    looks["none"] = Mark("none (clean)", INK, "o", line="--", hollow=True)
+    keys = [looks[name] for name in dict.fromkeys(line.attack for line in drawn)]
+    across, up = labels
+    sheet = multiples(words, keys, [(name, "") for name in names], across, view.inches, ylabel=up)
+    width = max(max(shares) - min(shares), 0.1)
     for axes, name in zip(sheet.panels, names, strict=False):
         here = [line for line in drawn if line.system == name]
         step = min(0.012, 0.05 / len(here)) * width
         for slot, line in enumerate(here):
-            _draw(axes, line, looks[line.attack], step * (slot - (len(here) - 1) / 2))
+            draw(axes, line, looks[line.attack], step * (slot - (len(here) - 1) / 2))
     air = 0.05 * width
-    heights = [y for row in rows for y in (*row.accuracies(), *(ends(row) or ()))]
-    xlim = (100 * (min(marked) - air), 100 * (max(marked) + air))
-    sheet.panels[0].set(xlim=xlim, ylim=tens(heights))
-    return fit_multiples(sheet)
+    sheet.panels[0].set(xlim=(100 * (min(shares) - air), 100 * (max(shares) + air)))
+    return sheet
 
 
 def _spread(row: Row) -> list[float]:

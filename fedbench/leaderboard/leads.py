@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from fedbench.leaderboard.build import over
 from fedbench.leaderboard.entry import Entry, Interval
 from fedbench.leaderboard.rank import by_seed, differences
-
-CONFIDENCE = 0.95  # of a lead's interval
+from fedbench.results.aggregate import CONFIDENCE
 
 
 @dataclass(frozen=True)

@@ -123,10 +123,10 @@ class LoRANet(Network):
         """Return the base's parameters: ``W + (alpha / r) B A``, the last layer, and the frozen."""
         some = params[self.weights[0]]
         frozen = {name: x.to(some.dtype) for name, x in self._frozen_on(some.device).items()}
-        known = frozen | params
-        merged = {name: known[name] for name in self.base.shapes}
+        parts = frozen | params
+        merged = {name: parts[name] for name in self.base.shapes}
         for name in factored(self.base):
-            product = known[f"{name}.B"] @ known[f"{name}.A"]
+            product = parts[f"{name}.B"] @ parts[f"{name}.A"]
             merged[name] = merged[name] + self.adapter.scale * product.reshape(merged[name].shape)
         return merged
 
@@ -196,11 +196,11 @@ def adapted(
     A network that has its own first weights, such as a pretrained module, keeps these.
     `ConfigError` as in `factored`.
     """
+    factored(network)  # or its error
     drawn = network.init(key, device)
     if adapter.freeze_a:
         factors = first_factors(network, adapter.rank, key, device)
         drawn |= {name: x for name, x in factors.items() if name.endswith(".A")}
-    factored(network)
     trained = (*network.head_names, *network.statistics)
     return LoRANet(
         image=network.image,

@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 UNWRITTEN: dict[str, Any] = {
     **{"knowledge": None, "attack_from": 0, "attack_until": None, "attack_every": 1},
     **{"defense_draw": 0, "precision": "fp32", "split": "per-client", "augment": "none"},
-    **{
-        "cohorts": "random",
-        "availability": "none",
-        "adapter": "none",
-        "peak_device_memory_mib": None,
-    },
+    **{"cohorts": "random", "availability": "none", "adapter": "none"},
+    "peak_device_memory_mib": None,
 }
 
 # A digest only says that nobody changed a file by mistake: what is shown must be fit to be shown.

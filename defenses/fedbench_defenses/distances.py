@@ -85,9 +85,8 @@ def gram_of_packets(received: KeptMessages) -> tuple[Tensor, Tensor]:
         products, finite = gram_of_packets(dataclasses.replace(received, shares=None))
         within = torch.where(finite, received.shares, 0.0)
         return within @ products @ within.T, ~(received.shares[:, ~finite] > 0).any(dim=1)
-    found = [(finite_rows(x), _sizes(x)) for x in (part.values() for part in received.parts())]
-    finite = torch.cat([whole for whole, _ in found])
-    shortest = _shortest(torch.cat([sizes for _, sizes in found]))
+    finite = received.finite
+    shortest = _shortest(received.each(_sizes, torch.float64))
     (nearest,) = received.take(shortest.cpu()).parts()
     origin = nearest.values()[0]
     products = torch.zeros(len(received), len(received), dtype=torch.float64, device=origin.device)

@@ -1,7 +1,7 @@
 """Messages that are kept as their packets, for rules that must look at all of them again."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import FileIO
@@ -141,7 +141,19 @@ class KeptMessages:
     @cached_property
     def finite(self) -> Tensor:
         """``(n,)`` bool: packets whose values are finite, all of them."""
-        return torch.cat([finite_rows(part.values()) for part in self.parts()])
+        return self.each(finite_rows, torch.bool)
+
+    def each(self, f: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Tensor:
+        """Return ``f`` of the `values` of each packet ``(n,)``; ``f`` of some rows is ``(rows,)``.
+
+        A list of small answers would lie between large rows, which could then not be freed.
+        """
+        out = torch.empty(len(self.packets), dtype=dtype, device=self.form.values().device)
+        start = 0
+        for part in self.parts():
+            out[start : start + len(part)] = f(part.values())
+            start += len(part)
+        return out
 
     def mean(self) -> Tensor:
         """Return the mean ``(k,)`` of `values`, all of the same weight, summed in float64."""

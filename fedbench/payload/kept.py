@@ -61,7 +61,7 @@ class Filed:
     bits: int
 
     def read(self) -> Packet:
-        """Return the packet."""
+        """Return the packet that was put there."""
         self.within.file.seek(self.start)
         data = b""
         while len(data) < self.size:

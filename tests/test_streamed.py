@@ -13,7 +13,7 @@ import torch
 from conftest import Mistake
 
 from fedbench.adversary.threat_model import Part, forge
-from fedbench.api import AttackView, ServerView
+from fedbench.api import AttackView, Defense, ServerView, Traits
 from fedbench.core import registry
 from fedbench.core.errors import FedbenchError, Incompatible, PluginError
 from fedbench.core.rng import Key
@@ -208,6 +208,9 @@ KEPT = [
     ("signsgd", "multi-krum", "margin"),
     ("fedavg", "mda", "malformed"),  # of which some are rejected
     ("topk", "smea", "noise"),
+    ("fedavg", "nnm+trimmed-mean", "sign-flip"),
+    ("fedpm", "nnm+multi-krum", "mask-ipm"),
+    ("fsl", "nnm+median", "rank-reversal"),
 ]
 
 
@@ -224,6 +227,7 @@ def test_kept_messages_are_read_a_few_columns_at_a_time_by_hand() -> None:
     rows = FloatVectors(torch.tensor([[0.0, 1.0, 9.0], [2.0, 1.0, -3.0], [7.0, 4.0, 0.0]]))
     kept = KeptMessages(rows.take([]), rows.encode(), at_once=2, width=2)
     tiles = [tile.tolist() for tile in kept.columns()]
+    assert len({tile.data_ptr() for tile in kept.columns()}) == 1  # two would be twice the memory
     assert tiles == [[[0, 1], [2, 1], [7, 4]], [[9], [-3], [0]]]
     assert [len(part) for part in kept.parts()] == [2, 1]
     assert kept.mean().tolist() == [3, 2, 2]
@@ -236,6 +240,45 @@ def test_kept_messages_are_read_a_few_columns_at_a_time_by_hand() -> None:
     assert two.aggregate_kept(kept, None, view)[0].tolist() == [4.5, 2.5, -1.5]
     assert view.findings.kept is not None
     assert view.findings.kept.tolist() == [False, True, True]
+
+
+def test_mixed_messages_by_hand() -> None:
+    rows = FloatVectors(torch.tensor([[0.0, 8.0], [4.0, 0.0], [torch.nan, 1.0]]))
+    kept = KeptMessages(rows.take([]), rows.encode(), at_once=2, width=1)
+    halves = torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.75, 0.0]], dtype=torch.float64)
+    mixed = kept.mixed(halves)
+    assert [tile[:, 0].tolist() for tile in mixed.columns()] == [[2, 3], [4, 2]]
+    assert (len(mixed), mixed.mean().tolist()) == (2, [2.5, 3])
+    assert squared_distances(mixed).tolist() == [[0, 5], [5, 0]]
+    first = mixed.take(torch.tensor([1]))
+    assert first.mean().tolist() == [3, 2]
+    both_ways = mixed.mixed(torch.tensor([[0.5, 0.5]], dtype=torch.float64))
+    assert [tile[0, 0].item() for tile in both_ways.columns()] == [2.5, 3]
+    spoilt = kept.mixed(torch.tensor([[1.0, 0, 0], [0, 0.5, 0.5]], dtype=torch.float64))
+    assert [tile[:, 0].isnan().tolist() for tile in spoilt.columns()] == 2 * [[False, True]]
+    assert squared_distances(spoilt).tolist() == [[0, torch.inf], [torch.inf, 0]]
+
+
+def test_an_answer_may_be_a_view_of_columns() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class First(Defense[None]):
+        """Rule that answers the first row, itself."""
+
+        def traits(self) -> Traits:
+            return Traits(columns=True)
+
+        def tolerates(self, n: int) -> int:
+            return 0
+
+        def aggregate(
+            self, received: Payload, state: None, view: ServerView
+        ) -> tuple[torch.Tensor, None]:
+            return received.values()[0], None
+
+    rows = FloatVectors(torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]))
+    kept = KeptMessages(rows.take([]), rows.encode(), width=1)
+    view = ServerView(torch.ones(2, dtype=torch.float64), rows.take([0]), 0, Key(0))
+    assert First().aggregate_kept(kept, None, view)[0].tolist() == [1, 2, 3]
 
 
 def test_a_kept_message_that_is_not_finite_is_far_from_all() -> None:

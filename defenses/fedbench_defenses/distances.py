@@ -1,5 +1,7 @@
 """Distances and angles of whole rows, and Krum's scores of them."""
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
@@ -75,7 +77,14 @@ def gram(x: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
 
 
 def gram_of_packets(received: KeptMessages) -> tuple[Tensor, Tensor]:
-    """Return what `gram` does about the row of smallest norm, of messages kept as packets."""
+    """Return what `gram` does about the row of smallest norm, of messages kept as packets.
+
+    Products of mixed messages are those of their parts, since shares add up to one.
+    """
+    if received.shares is not None:
+        products, finite = gram_of_packets(dataclasses.replace(received, shares=None))
+        within = torch.where(finite, received.shares, 0.0)
+        return within @ products @ within.T, ~(received.shares[:, ~finite] > 0).any(dim=1)
     found = [(finite_rows(x), _sizes(x)) for x in (part.values() for part in received.parts())]
     finite = torch.cat([whole for whole, _ in found])
     shortest = _shortest(torch.cat([sizes for _, sizes in found]))

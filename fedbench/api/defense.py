@@ -251,7 +251,7 @@ class Defense(Stage, ABC, Generic[State]):
         answers = []
         for x in received.columns():
             rows = FloatVectors(x if x.is_floating_point() else x.to(torch.float64))
-            answers.append(self.aggregate(rows, state, view)[0])
+            answers.append(self.aggregate(rows, state, view)[0].clone())
         return torch.cat(answers), state
 
     @property

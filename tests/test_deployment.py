@@ -302,6 +302,10 @@ def in_a_task() -> None:
 @pytest.mark.parametrize("protocol", registry.names("protocol"))
 def test_messages_of_flower_carry_accuracy_and_bits(protocol: str, in_a_task: None) -> None:
     settings = dataclasses.replace(SMALL, protocol=protocol, rounds=2)
+    try:
+        settings.plugins()
+    except Incompatible as error:
+        pytest.skip(str(error))
 
     def data(number: int, clients: int, config: Any) -> Any:
         return example.digits(number, clients, SEED)

@@ -2,7 +2,7 @@
 SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
-# What pip holds to: the torch that is to be installed. CONSTRAINTS= for none.
+# What pip holds to: the torch and the Flower that are to be installed. CONSTRAINTS= for none.
 CONSTRAINTS ?= constraints.txt
 
 # $(call install,ENVIRONMENT,WHAT,CONSTRAINTS,STAMP): of pip's words those that show that it goes on.

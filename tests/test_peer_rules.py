@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import fedbench
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.payload import FloatVectors
+from fedbench.peers import packages
 from fedbench.testing import check_defense
 from fedbench.testing.defenses import answer
 
@@ -46,10 +49,17 @@ def test_to_know_the_names_imports_nothing_of_other_projects() -> None:
 
 
 def test_an_absent_package_is_one_line_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = {package: registry.plugin("defense", package) for package in packages.INSTALLED_BY}
     monkeypatch.setattr(sys, "path", [])  # nothing is installed
-    for package in ("flwr", "byzfl", "byzpy"):
+    for package, rule in rules.items():
         with pytest.raises(ConfigError, match=f"{package} must be installed, got none; run pip"):
-            registry.plugin("defense", package)()
+            rule()
+
+
+def test_the_extra_and_the_command_that_installs_flower_name_the_same_versions() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["optional-dependencies"]["flower"] == [packages.FLWR]
+    assert packages.FLWR in packages.INSTALLED_BY["flwr"]
 
 
 @pytest.mark.peers

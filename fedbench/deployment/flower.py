@@ -1,6 +1,6 @@
 """A deployment in Flower: packets travel as bytes in messages, a client's memory in its context.
 
-Message API, tested with flwr 1.42. A round of training is a message of type ``train`` each way;
+Message API, flwr 1.26 to 1.42. A round of training is a message of type ``train`` each way;
 before the first one clients enrol (``query``), and evaluation sends them what is deployed
 (``evaluate``).
 """
@@ -22,6 +22,7 @@ from fedbench.deployment.task import samples_of
 from fedbench.experiment.state_bytes import encode
 from fedbench.models.network import Network
 from fedbench.payload.packets import Packet
+from fedbench.peers.packages import INSTALLED_BY
 
 Model = Callable[[], Network]
 Data = Callable[[int, int, Mapping[str, Any]], Any]  # what `samples_of` takes
@@ -36,7 +37,7 @@ def flwr(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"{module} must be installed, got none; run pip install 'flwr[simulation]==1.42.*'"
+            f"{module} must be installed, got none; run {INSTALLED_BY['flwr']}"
         ) from error
 
 

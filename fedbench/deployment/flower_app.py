@@ -11,8 +11,7 @@ from pathlib import Path
 
 from fedbench.core.errors import ConfigError
 from fedbench.deployment.settings import Settings
-
-TESTED = "1.42.*"  # versions of flwr
+from fedbench.peers.packages import FLWR
 
 TASK = '''"""What this app trains: EDIT THIS FILE. Server and clients import it."""
 
@@ -78,7 +77,7 @@ requires-python = ">=3.11"
 # fedbench is not listed: it must be installed where Flower is, from its repository, since newer
 # versions of Flower install what is listed here from the public index, which does not have it (the
 # package called fedbench there is another one).
-dependencies = ["flwr[simulation]=={tested}"]
+dependencies = ["{flwr}"]
 
 [tool.hatch.build.targets.wheel]
 packages = ["."]
@@ -101,7 +100,7 @@ output = ""
 README = """# {protocol} in Flower
 
 Written by `fedbench export flower`. Edit `{package}/task.py` (model and data), then, where fedbench
-and flwr 1.42 are installed:
+and {flwr} are installed:
 
     export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
     flwr run . --stream --federation-config num-supernodes={clients}
@@ -126,7 +125,7 @@ def export(settings: Settings, out: Path) -> list[Path]:
         "package": package,
         "protocol": settings.protocol,
         "defense": plugins.defense_name,
-        "tested": TESTED,
+        "flwr": FLWR,
         "clients": settings.clients,
         "config": "\n".join(f"{k} = {json.dumps(v)}" for k, v in settings.config().items()),
     }

@@ -15,7 +15,7 @@ from fedbench.api import ServerView
 from fedbench.core.errors import ConfigError
 from fedbench.core.registry import UNWRITTEN
 from fedbench.peers.foreign_rule import Arguments, ForeignRule
-from fedbench.peers.packages import installed_version
+from fedbench.peers.packages import INSTALLED_BY, installed_version
 
 STRATEGIES = "flwr.serverapp.strategy"
 
@@ -118,7 +118,7 @@ def strategy(name: str) -> Any:
         return getattr(importlib.import_module(STRATEGIES), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"flwr {here} must have {STRATEGIES}.{name}; install 'flwr==1.42.*'"
+            f"flwr {here} must have {STRATEGIES}.{name}; run {INSTALLED_BY['flwr']}"
         ) from error
 
 

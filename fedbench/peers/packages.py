@@ -9,8 +9,9 @@ from typing import Any
 
 from fedbench.core.errors import ConfigError, few, nearest, require
 
+FLWR = "flwr[simulation]>=1.26,<1.43"  # what was run, see docs/how-to/flower.md
 INSTALLED_BY = {  # what pip is asked for
-    "flwr": "pip install 'flwr[simulation]==1.42.*'",
+    "flwr": f"pip install '{FLWR}'",
     "byzfl": "pip install byzfl==0.0.11",
     "byzpy": "pip install --no-deps byzpy==0.1.4, which asks for an older torch",
 }

@@ -60,7 +60,7 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
     must_be("defense", defense, "check_defense")
     for link in links_of(defense):
         must_be_alphabets(link, "accepts", link.accepts)
-        if getattr(link, "f", 0) is None:
+        if link.lacks_f:
             name = type(link).__name__
             raise AssertionError(
                 f"check_defense must be given an f, got {name}.f = None; write {name}(f=2)"

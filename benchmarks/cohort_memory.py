@@ -1,6 +1,7 @@
 """Memory and time of a round against its cohort, kept whole and streamed.
 
-    python benchmarks/cohort_memory.py [--clients N ...] [--whole N ...] [--only PROTOCOL]
+    python benchmarks/cohort_memory.py [--clients N ...] [--whole N ...] [--only PROTOCOL ...]
+                                       [--defense RULE] [--attack ATTACK]
 
 Each line is a process of its own that plays one round of a network of 986,938 weights on digits,
 with virtual clients of which a tenth are malicious, and prints the peak of its resident memory and
@@ -65,7 +66,7 @@ class Timed(Loop):
         return trained
 
 
-def one(protocol: str, cohort: int, stream: bool) -> dict[str, Any]:
+def one(protocol: str, defense: str, attack: str, cohort: int, stream: bool) -> dict[str, Any]:
     """Play one round, and return its peak of memory, its seconds and the bits of a message."""
     torch.set_num_threads(1)
     scenario = Scenario(
@@ -79,7 +80,8 @@ def one(protocol: str, cohort: int, stream: bool) -> dict[str, Any]:
         epochs=1,
         batch_size=32,
         protocol=protocol,
-        attack=PAIRS[protocol],
+        defense=defense,
+        attack=attack,
     )
     start = time.process_time()
     setup = prepare(scenario, "cpu", "loop")
@@ -99,9 +101,9 @@ def one(protocol: str, cohort: int, stream: bool) -> dict[str, Any]:
     }
 
 
-def measured(protocol: str, cohort: int, stream: bool) -> dict[str, Any]:
+def measured(protocol: str, defense: str, attack: str, cohort: int, stream: bool) -> dict[str, Any]:
     """Measure in a process of its own, and print the line."""
-    options = ["--one", protocol, str(cohort), str(int(stream))]
+    options = ["--one", protocol, defense, attack, str(cohort), str(int(stream))]
     command = [sys.executable, __file__, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -118,17 +120,22 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[50, 100, 200])
     parser.add_argument("--whole", type=int, nargs="*", default=[20, 40])
     parser.add_argument("--only", nargs="+", choices=PAIRS, default=list(PAIRS))
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--defense", default="mean")
+    parser.add_argument("--attack", help="by default one that suits the protocol")
+    parser.add_argument("--one", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        protocol, cohort, stream = options.one
-        print(json.dumps(one(protocol, int(cohort), bool(int(stream)))))
+        protocol, defense, attack, cohort, stream = options.one
+        print(json.dumps(one(protocol, defense, attack, int(cohort), bool(int(stream)))))
         return
     print("protocol | cohort | messages | peak MiB | training ms a client | framework ms a client")
     ends = []
     for protocol in options.only:
         for stream, cohorts in ((False, options.whole), (True, options.clients)):
-            lines = [measured(protocol, cohort, stream) for cohort in cohorts]
+            attack = options.attack or PAIRS[protocol]
+            lines = [
+                measured(protocol, options.defense, attack, cohort, stream) for cohort in cohorts
+            ]
             if len(lines) < 2:
                 continue
             slope = np.polyfit([x["cohort"] for x in lines], [x["mib"] for x in lines], 1)[0]

@@ -13,7 +13,7 @@ import torch
 from conftest import Mistake
 
 from fedbench.adversary.threat_model import Part, forge
-from fedbench.api import AttackView, ServerView
+from fedbench.api import AttackView, Defense, ServerView, Traits
 from fedbench.core import registry
 from fedbench.core.errors import FedbenchError, Incompatible, PluginError
 from fedbench.core.rng import Key
@@ -23,11 +23,19 @@ from fedbench.experiment.measurements import Round
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.experiment.streamed import Honest, finite, obstacle, streams
-from fedbench.payload import BinaryMasks, FloatVectors, FoldedMessages, Payload, SignBits
+from fedbench.experiment.streamed import Honest, finite, needs_sums, obstacle, streams
+from fedbench.payload import (
+    BinaryMasks,
+    FloatVectors,
+    FoldedMessages,
+    KeptMessages,
+    Payload,
+    SignBits,
+)
 from fedbench.run import play
 from fedbench.testing.contracts import example_context
 from fedbench_attacks.bits import Margin, MaskIPM
+from fedbench_defenses.distances import squared_distances
 from fedbench_defenses.mean import Mean
 from fedbench_defenses.median import Median
 from fedbench_defenses.multi_krum import MultiKrum
@@ -100,6 +108,9 @@ FOLDING = [
     ("fedpm", "ipm:via=wire"),
     ("fedavg", "ipm:knows=colluders"),
     ("qsgd", "ipm"),
+    ("fedavg", "alie:side=minus"),
+    ("drive", "alie:side=minus,knows=colluders,z=1.5"),
+    ("signsgd", "alie:side=minus,z=0.5"),
     ("ef-signsgd", "ipm:knows=colluders"),  # its clients train twice, and remember one of them
     ("fsl", "rank-reversal"),
     ("fedavg", "label-flip"),
@@ -116,6 +127,7 @@ FOLDING = [
 @pytest.mark.edges(
     "fedpm-mask-ipm",
     "fedavg-ipm:knows=colluders",
+    "fedavg-alie:side=minus",
     "ef-signsgd-ipm:knows=colluders",
     "fedavg-noise",
     "fedavg-neurotoxin",
@@ -176,10 +188,114 @@ def test_an_attack_that_reads_nothing_finite_is_the_attack() -> None:
 
 
 def test_a_count_of_ones_says_nothing_of_floats_beside_bits() -> None:
-    kept = prepare(scenario(protocol="fedpm", model="cnn4", defense="median"), "cpu")
-    assert "median reads each of them" in str(obstacle(kept))
+    bits = prepare(scenario(protocol="fedpm", defense="median"), "cpu")
+    assert needs_sums(bits)
+    floats = prepare(scenario(protocol="fedpm", model="cnn4", defense="median"), "cpu")
+    assert not needs_sums(floats)
+    assert obstacle(floats) is None  # packets are kept
     mean = prepare(scenario(protocol="fedpm", model="cnn4", defense="vote-margin"), "cpu")
-    assert obstacle(mean) is None
+    assert needs_sums(mean)
+
+
+KEPT = [
+    ("fedavg", "median", "ipm"),
+    ("qsgd", "trimmed-mean", "sign-flip"),
+    ("drive", "meamed", "scale-field"),
+    ("fsl", "median:even=lower", "rank-reversal"),  # whole numbers
+    ("fedavg", "multi-krum", "sign-flip"),
+    ("fedpm", "krum", "mask-ipm"),
+    ("fsl", "multi-krum:variant=recursive", "rank-reversal"),
+    ("signsgd", "multi-krum", "margin"),
+    ("fedavg", "mda", "malformed"),  # of which some are rejected
+    ("topk", "smea", "noise"),
+    ("fedavg", "nnm+trimmed-mean", "sign-flip"),
+    ("fedpm", "nnm+multi-krum", "mask-ipm"),
+    ("fsl", "nnm+median", "rank-reversal"),
+]
+
+
+@pytest.mark.edges("fedavg-median-ipm", "fedpm-krum-mask-ipm", "fedavg-mda-malformed")
+@pytest.mark.parametrize(("protocol", "rule", "attack"), KEPT)
+def test_a_rule_of_packets_answers_the_same(protocol: str, rule: str, attack: str) -> None:
+    assert not needs_sums(prepare(scenario(protocol=protocol, defense=rule), "cpu"))
+    whole, folded = both(protocol=protocol, defense=rule, attack=attack)
+    require_equal(whole, folded)
+    assert whole.rounds[-1].true_positive_rate == folded.rounds[-1].true_positive_rate
+
+
+def test_kept_messages_are_read_a_few_columns_at_a_time_by_hand() -> None:
+    rows = FloatVectors(torch.tensor([[0.0, 1.0, 9.0], [2.0, 1.0, -3.0], [7.0, 4.0, 0.0]]))
+    kept = KeptMessages(rows.take([]), rows.encode(), at_once=2, width=2)
+    tiles = [tile.tolist() for tile in kept.columns()]
+    assert len({tile.data_ptr() for tile in kept.columns()}) == 1  # two would be twice the memory
+    assert tiles == [[[0, 1], [2, 1], [7, 4]], [[9], [-3], [0]]]
+    assert [len(part) for part in kept.parts()] == [2, 1]
+    assert kept.mean().tolist() == [3, 2, 2]
+    assert kept.take(torch.tensor([2, 0])).mean().tolist() == [3.5, 2.5, 4.5]
+    view = ServerView(torch.ones(3, dtype=torch.float64), rows.take([0]), 0, Key(0))
+    assert Median().aggregate_kept(kept, None, view)[0].tolist() == [2, 1, 0]
+    distances = [[0, 148, 139], [148, 0, 43], [139, 43, 0]]  # 4 + 0 + 144, 49 + 9 + 81, 25 + 9 + 9
+    assert squared_distances(kept).tolist() == distances
+    two = MultiKrum(f=0, m=2)
+    assert two.aggregate_kept(kept, None, view)[0].tolist() == [4.5, 2.5, -1.5]
+    assert view.findings.kept is not None
+    assert view.findings.kept.tolist() == [False, True, True]
+
+
+def test_mixed_messages_by_hand() -> None:
+    rows = FloatVectors(torch.tensor([[0.0, 8.0], [4.0, 0.0], [torch.nan, 1.0]]))
+    kept = KeptMessages(rows.take([]), rows.encode(), at_once=2, width=1)
+    halves = torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.75, 0.0]], dtype=torch.float64)
+    mixed = kept.mixed(halves)
+    assert [tile[:, 0].tolist() for tile in mixed.columns()] == [[2, 3], [4, 2]]
+    assert (len(mixed), mixed.mean().tolist()) == (2, [2.5, 3])
+    assert squared_distances(mixed).tolist() == [[0, 5], [5, 0]]
+    first = mixed.take(torch.tensor([1]))
+    assert first.mean().tolist() == [3, 2]
+    both_ways = mixed.mixed(torch.tensor([[0.5, 0.5]], dtype=torch.float64))
+    assert [tile[0, 0].item() for tile in both_ways.columns()] == [2.5, 3]
+    spoilt = kept.mixed(torch.tensor([[1.0, 0, 0], [0, 0.5, 0.5]], dtype=torch.float64))
+    assert [tile[:, 0].isnan().tolist() for tile in spoilt.columns()] == 2 * [[False, True]]
+    assert squared_distances(spoilt).tolist() == [[0, torch.inf], [torch.inf, 0]]
+
+
+def test_an_answer_may_be_a_view_of_columns() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class First(Defense[None]):
+        """Rule that answers the first row, itself."""
+
+        def traits(self) -> Traits:
+            return Traits(columns=True)
+
+        def tolerates(self, n: int) -> int:
+            return 0
+
+        def aggregate(
+            self, received: Payload, state: None, view: ServerView
+        ) -> tuple[torch.Tensor, None]:
+            return received.values()[0], None
+
+    rows = FloatVectors(torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]))
+    kept = KeptMessages(rows.take([]), rows.encode(), width=1)
+    view = ServerView(torch.ones(2, dtype=torch.float64), rows.take([0]), 0, Key(0))
+    assert First().aggregate_kept(kept, None, view)[0].tolist() == [1, 2, 3]
+
+
+def test_a_kept_message_that_is_not_finite_is_far_from_all() -> None:
+    rows = FloatVectors(torch.tensor([[torch.nan, 1.0], [2.0, 1.0], [7.0, 4.0]]))
+    kept = KeptMessages(rows.take([]), rows.encode(), width=1)
+    far = torch.inf
+    assert squared_distances(kept).tolist() == [[0, far, far], [far, 0, 34], [far, 34, 0]]
+
+
+def test_as_many_columns_are_decoded_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    bits = BinaryMasks(torch.ones(3, 5, dtype=torch.bool), torch.zeros(3, 0))
+    kept = KeptMessages(bits.take([]), bits.encode())
+    assert [tile.shape for tile in kept.columns()] == [(3, 5)]
+    monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 3 * 2)  # two columns of three rows
+    assert [tile.shape for tile in kept.columns()] == [(3, 2), (3, 2), (3, 1)]
+    monkeypatch.setattr("fedbench.payload.kept.BYTES", 1)
+    assert [tile.shape for tile in kept.columns()] == 5 * [(3, 1)]
 
 
 def test_a_rule_that_replaces_its_aggregate_has_sums_of_another() -> None:
@@ -191,11 +307,24 @@ def test_a_rule_that_replaces_its_aggregate_has_sums_of_another() -> None:
         ) -> tuple[torch.Tensor, None]:
             return 2 * super().aggregate(received, state, view)[0], None
 
-    setup = prepare(scenario(protocol="fedavg", defense=Doubled()), "cpu")
+    class Turned(MultiKrum):
+        """Rule that answers minus the mean of the picks, and says nothing of packets."""
+
+        def aggregate(
+            self, received: Payload, state: None, view: ServerView
+        ) -> tuple[torch.Tensor, None]:
+            return -super().aggregate(received, state, view)[0], None
+
     assert Mean().folds
     assert Median().folds
+    assert Median().keeps
     assert not MultiKrum().folds
-    assert "reads each of them" in str(obstacle(setup))
+    assert MultiKrum().keeps
+    for rule in (Doubled(), Turned(f=1)):
+        assert not rule.folds
+        assert not rule.keeps
+        setup = prepare(scenario(protocol="fedavg", defense=rule), "cpu")
+        assert "reads each of them" in str(obstacle(setup))
 
 
 def test_bits_beside_floats_that_are_not_finite_stand_in_for_sums_of_none() -> None:
@@ -238,9 +367,12 @@ def test_whatever_can_be_streamed_is_equal(attack: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"defense": "multi-krum"}, "defense multi-krum reads each of them; use --defense mean"),
-        ({"defense": "median"}, "defense median reads each of them; use --defense mean"),
-        ({"defense": "clip:c=1+mean"}, "reads each of them; use --defense mean"),
+        (
+            {"protocol": "byz-ef21", "defense": "median"},
+            "a packet of a patch does not say all of its values; use --defense mean",
+        ),
+        ({"defense": "rlr"}, "defense rlr reads each of them; use --defense median"),
+        ({"defense": "clip:c=1+mean"}, "reads each of them; use --defense median"),
         ({"attack": "alie"}, "attack alie reads each of them; use --attack sign-flip"),
         ({"attack": "opt-ipm"}, "attack opt-ipm asks the rule, learns or recruits"),
         ({"mechanism": "dp-fedavg:z=0.4,adaptive=true"}, "counts clients; use one that does not"),
@@ -265,11 +397,11 @@ def test_only_rounds_of_gigabytes_are_streamed_unasked(monkeypatch: pytest.Monke
     monkeypatch.setattr(streamed, "LARGEST", 24 * 10 * d - 1)
     assert streams(large, None)
     assert not streams(large, False)
-    kept = prepare(scenario(protocol="fedpm", defense="multi-krum"), "cpu")
-    assert not streams(kept, None)  # it fits in this machine
+    whole = prepare(scenario(protocol="fedpm", defense="geometric-median"), "cpu")
+    assert not streams(whole, None)  # it fits in this machine
     monkeypatch.setattr(streamed, "memory", lambda: 24 * 10 * d - 1)
-    with pytest.raises(Incompatible, match="multi-krum reads each of them"):
-        streams(kept, None)
+    with pytest.raises(Incompatible, match="geometric-median reads each of them"):
+        streams(whole, None)
 
 
 def test_the_command_refuses_a_round_that_fits_in_no_memory_before_it_writes(
@@ -278,9 +410,9 @@ def test_the_command_refuses_a_round_that_fits_in_no_memory_before_it_writes(
     monkeypatch.setattr(streamed, "LARGEST", 1)
     monkeypatch.setattr(streamed, "memory", lambda: 1)
     out = tmp_path / "runs"
-    words = "attack -p fedavg:lr=0.1 -d median -a none --dataset digits --model micro --seeds 0"
-    words += f" --clients 6 --per-round 6 --rounds 1 --epochs 1 --device cpu --out {out}"
-    assert "defense median reads each of them" in mistake(*words.split())
+    words = "attack -p fedavg:lr=0.1 -d geometric-median -a none --dataset digits --model micro"
+    words += f" --seeds 0 --clients 6 --per-round 6 --rounds 1 --epochs 1 --device cpu --out {out}"
+    assert "defense geometric-median reads each of them" in mistake(*words.split())
     assert not out.exists()
 
 
@@ -326,6 +458,15 @@ def test_sums_by_hand() -> None:
     large = FoldedMessages.of(FloatVectors(torch.tensor([[3e38], [1e38]])), weights[1:])
     assert large.mean(weighted=True).tolist() == [pytest.approx(13e38 / 7)]  # as shares of rows
     assert large.mean().isinf().all()  # as their mean
+    squared = first.with_squares(rows.take([0, 1]))
+    assert squared.squares is not None
+    assert squared.squares.tolist() == [10, 20]
+    assert squared.deviation().tolist() == pytest.approx(
+        [2**0.5, 18**0.5]
+    )  # 1, 3 about 2; 2, -4 about -1
+    three = squared + FoldedMessages.of(rows.take([2]), weights[2:]).with_squares(rows.take([2]))
+    assert three.deviation().tolist() == pytest.approx([1.75**0.5, 9.520833333333334**0.5])
+    assert (squared + first).squares is None
     nothing = FoldedMessages.none(rows)
     assert (len(nothing), nothing.total.tolist()) == (0, [0.0, 0.0])
 

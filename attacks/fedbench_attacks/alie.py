@@ -3,15 +3,16 @@
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedbench.api import AttackView, Choices
 from fedbench.core.errors import require
+from fedbench.payload import Payload
 
-from .crafted import TwoSided, direction
+from .crafted import TwoSided, direction, honest_mean, sender
 
 FARTHEST = 4.0  # largest z: fewer than 31,000 benign clients never give more
 
@@ -58,9 +59,28 @@ class ALIE(TwoSided):
     def __post_init__(self) -> None:
         require("ALIE.z", self.z, self.z is None or math.isfinite(self.z), "None or finite")
 
-    def sided(self, view: AttackView, honest: Tensor, sides: tuple[int, ...]) -> tuple[Tensor, int]:
-        z = largest_z(view.n, len(view.own)) if self.z is None else self.z
+    @property
+    def folds(self) -> bool:
+        """True below the mean: the worse side hangs on what all of its clients learned."""
+        return self.side == "minus"
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        if view.sums is None:
+            return super().craft(view, memory)
+        mean = honest_mean(view, self.knows)
+        if mean is None:
+            return view.own, memory
+        push = direction(view, view.sums, mean, "std")
+        return sender(view, self.via)(mean + self.strength(view) * push), memory
+
+    def strength(self, view: AttackView) -> float:
+        """Return the number of deviations, and note it."""
+        z = largest_z(view.n, view.m) if self.z is None else self.z
         view.notes["z"] = z
+        return z
+
+    def sided(self, view: AttackView, honest: Tensor, sides: tuple[int, ...]) -> tuple[Tensor, int]:
+        z = self.strength(view)
         mean = honest.mean(dim=0)
         push = direction(view, honest, mean, "std")
         side = sides[0] if len(sides) == 1 else against(view, push)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedbench.api import Attack, AttackView, Knowledge
 from fedbench.core.tiling import finite_rows, tiles
-from fedbench.payload import Payload
+from fedbench.payload import FoldedMessages, Payload
 
 NOTHING_FINITE = "nothing finite to start from"  # note of an attack that sends honest messages
 
@@ -169,16 +169,22 @@ def deviation(rows: Tensor, mean: Tensor) -> Tensor:
 
 
 def direction(
-    view: AttackView, rows: Tensor, mean: Tensor, kind: Literal["std", "sign", "unit"]
+    view: AttackView,
+    rows: Tensor | FoldedMessages,
+    mean: Tensor,
+    kind: Literal["std", "sign", "unit"],
 ) -> Tensor:
     """Return minus the deviation, minus the sign of the mean, or minus the mean over its norm.
 
-    A single row has no deviation: ``std`` then falls back to ``sign``, recorded.
+    The deviation is that of ``rows (b, k)``, or of messages whose sums they are. A single row has
+    no deviation: ``std`` then falls back to ``sign``, recorded.
     """
     if kind == "std" and len(rows) < 2:
         kind = "sign"
         view.notes["direction"] = kind
     if kind == "std":
+        if isinstance(rows, FoldedMessages):
+            return -rows.deviation().to(mean)
         return -deviation(rows, mean)
     if kind == "sign":
         return -mean.sign()

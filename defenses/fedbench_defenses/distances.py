@@ -1,11 +1,14 @@
 """Distances and angles of whole rows, and Krum's scores of them."""
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
 from fedbench.core.copies import sent
 from fedbench.core.devices import accelerated
 from fedbench.core.tiling import finite_rows, tiles
+from fedbench.payload import KeptMessages
 
 
 def norms(x: Tensor, origin: Tensor) -> Tensor:
@@ -66,20 +69,57 @@ def gram(x: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
     one: uncentred, rows that differ little cancel; centred on a row that an attacker made huge,
     everything does. In float64 1e30 has a square. A row that is not finite has products 0.
     """
-    products = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
     finite = finite_rows(x)
-    spoilt = accelerated(x.device) or not bool(finite.all())  # there it would have to wait
     if origin is None:
-        sizes = torch.linalg.vector_norm(x, dim=1) if x.is_floating_point() else products[0]
-        shortest = sizes.nan_to_num(nan=torch.inf, posinf=torch.inf).argmin(dim=0, keepdim=True)
-        origin = x.index_select(0, shortest)[0]
+        origin = x.index_select(0, _shortest(_sizes(x)))[0]
+    products = _products(x, origin, finite)
+    return (products + products.T) / 2, finite
+
+
+def gram_of_packets(received: KeptMessages) -> tuple[Tensor, Tensor]:
+    """Return what `gram` does about the row of smallest norm, of messages kept as packets.
+
+    Products of mixed messages are those of their parts, since shares add up to one.
+    """
+    if received.shares is not None:
+        products, finite = gram_of_packets(dataclasses.replace(received, shares=None))
+        within = torch.where(finite, received.shares, 0.0)
+        return within @ products @ within.T, ~(received.shares[:, ~finite] > 0).any(dim=1)
+    found = [(finite_rows(x), _sizes(x)) for x in (part.values() for part in received.parts())]
+    finite = torch.cat([whole for whole, _ in found])
+    shortest = _shortest(torch.cat([sizes for _, sizes in found]))
+    (nearest,) = received.take(shortest.cpu()).parts()
+    origin = nearest.values()[0]
+    products = torch.zeros(len(received), len(received), dtype=torch.float64, device=origin.device)
+    start = 0
+    for x in received.columns():
+        products += _products(x, origin[start : start + x.shape[1]], finite)
+        start += x.shape[1]
+    return (products + products.T) / 2, finite
+
+
+def _sizes(x: Tensor) -> Tensor:
+    """Return the norms ``(n,)`` of float rows, and 0 of whole numbers, which cannot be huge."""
+    return torch.linalg.vector_norm(x, dim=1) if x.is_floating_point() else x.new_zeros(len(x))
+
+
+def _shortest(sizes: Tensor) -> Tensor:
+    """Return the number ``(1,)`` of the row of smallest norm; NaN counts as infinity."""
+    far = sizes.to(torch.float64).nan_to_num(nan=torch.inf, posinf=torch.inf)
+    return far.argmin(dim=0, keepdim=True)
+
+
+def _products(x: Tensor, origin: Tensor, finite: Tensor) -> Tensor:
+    """Return the inner products ``(n, n)`` float64 about ``origin (k,)``; 0 of rows not finite."""
+    products = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
+    spoilt = accelerated(x.device) or not bool(finite.all())  # there it would have to wait
     for tile, middle in tiles(x, origin):
         rows = tile.to(torch.float64, copy=True)
         rows -= middle.to(torch.float64)
         if spoilt:
             rows[~finite] = 0
         products += rows @ rows.T
-    return (products + products.T) / 2, finite
+    return products
 
 
 def inner(x: Tensor, origin: Tensor, other: Tensor) -> Tensor:
@@ -106,12 +146,12 @@ def clipped_mean(x: Tensor, origin: Tensor, norms: Tensor, chosen: Tensor, limit
     return combine(share, x, origin)
 
 
-def squared_distances(x: Tensor) -> Tensor:
-    """Return the squared distances ``(n, n)`` float64 of the rows, 0 on the diagonal.
+def squared_distances(x: Tensor | KeptMessages) -> Tensor:
+    """Return the squared distances ``(n, n)`` float64 of rows or messages, 0 on the diagonal.
 
     A row that is not finite is infinitely far from all others.
     """
-    products, finite = gram(x)
+    products, finite = gram_of_packets(x) if isinstance(x, KeptMessages) else gram(x)
     lengths = products.diagonal()
     squared = (lengths[:, None] + lengths[None, :] - 2 * products).clamp_min_(0)
     squared[~finite] = torch.inf

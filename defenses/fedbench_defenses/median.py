@@ -55,7 +55,7 @@ class MeanOfRanks(Defense[None]):
         return by_tiles(received.values(), exact_mean, ranks=self.ranks(len(received))), None
 
     def traits(self) -> Traits:
-        return Traits(counts=True)
+        return Traits(counts=True, columns=True)
 
     def aggregate_sums(
         self, received: FoldedMessages, state: None, view: ServerView
@@ -113,7 +113,7 @@ class TrimmedMean(MeanOfRanks):
         return range(f, n - f)
 
     def traits(self) -> Traits:
-        return Traits(counts=True, mean_at_zero=True)
+        return Traits(counts=True, columns=True, mean_at_zero=True)
 
     def rows_needed(self) -> int:
         return 2 * (self.f or 0) + 1  # one row must be left
@@ -140,7 +140,7 @@ class MeaMed(Defense[None]):
     f: int | None = None
 
     def traits(self) -> Traits:
-        return Traits(counts=True, mean_at_zero=True)
+        return Traits(counts=True, columns=True, mean_at_zero=True)
 
     def rows_needed(self) -> int:
         return 2 * (self.f or 0) + 1  # so that the median is a benign value

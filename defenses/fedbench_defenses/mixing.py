@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedbench.api import Defense, Prefilter, ServerView, Traits
 from fedbench.core.errors import require
-from fedbench.core.tiling import finite_rows, tiles
-from fedbench.payload import FloatVectors, Payload
+from fedbench.core.tiling import finite_rows
+from fedbench.payload import FloatVectors, KeptMessages, Payload, mixed_rows
 
 from .distances import real_dtype, smallest, squared_distances
 
@@ -42,16 +43,16 @@ class NNM(Prefilter):
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, None]:
         x = received.values()
-        mixed = len(x) - (self.f or 0)
-        share = smallest(squared_distances(x), mixed) / mixed
-        whole = finite_rows(x)
-        dtype = real_dtype(x)
-        part = share.to(dtype)
-        rows = torch.empty(x.shape, dtype=dtype, device=x.device)
-        for tile, out in tiles(x, rows):
-            torch.mm(part[:, whole], tile[whole].to(dtype), out=out)
-        rows[(share[:, ~whole] > 0).any(dim=1)] = torch.nan
-        return FloatVectors(rows), None
+        shares = self.shares(squared_distances(x))
+        return FloatVectors(mixed_rows(shares, x, finite_rows(x))), None
+
+    def mixture(self, received: KeptMessages, view: ServerView) -> Tensor:
+        return self.shares(squared_distances(received))
+
+    def shares(self, squared: Tensor) -> Tensor:
+        """Return the share ``(n, n)`` of each row in each mean, given squared distances."""
+        mixed = len(squared) - (self.f or 0)
+        return smallest(squared, mixed) / mixed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView
-from fedbench.payload import Payload
+from fedbench.payload import KeptMessages, Payload
 
 from .distances import squared_distances
 from .mean import mean_of
@@ -25,3 +25,10 @@ class Selection(Defense[None]):
         chosen = self.select(squared_distances(x))
         view.findings.kept = chosen.cpu()
         return mean_of(x, view.findings.kept.nonzero()[:, 0]), None
+
+    def aggregate_kept(
+        self, received: KeptMessages, state: None, view: ServerView
+    ) -> tuple[Tensor, None]:
+        chosen = self.select(squared_distances(received))
+        view.findings.kept = chosen.cpu()
+        return received.take(view.findings.kept.nonzero()[:, 0]).mean(), None

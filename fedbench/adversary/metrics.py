@@ -12,7 +12,7 @@ from fedbench.adversary.threat_model import AttackContext, fresh
 from fedbench.api import Defense, Findings, ServerView, hooks
 from fedbench.core.copies import sent
 from fedbench.core.tiling import all_finite, tiles
-from fedbench.payload import FoldedMessages, Payload, identical
+from fedbench.payload import FoldedMessages, KeptMessages, Payload, identical
 
 NO_EFFECT: dict[str, Any] = {"gain": 0.0, "gain_mean": 0.0}  # equal messages have equal means
 NOT_FINITE = "not_finite"  # finding of a round: how many numbers of the rule's answer are none
@@ -39,7 +39,10 @@ def effect(
 
 
 def clean_answer(
-    defense: Defense[Any], honest: Payload | FoldedMessages, state: Any, view: ServerView
+    defense: Defense[Any],
+    honest: Payload | FoldedMessages | KeptMessages,
+    state: Any,
+    view: ServerView,
 ) -> Tensor | None:
     """Return the answer ``(k,)`` of a rule to honest messages; None if it is not ready for them."""
     rule = fresh(defense)  # the server's own would see which rows differ

@@ -16,7 +16,7 @@ from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout
 from fedbench.models.network import Network
-from fedbench.payload import FloatVectors, FoldedMessages, Payload, Spec
+from fedbench.payload import FloatVectors, FoldedMessages, KeptMessages, Payload, Spec
 
 
 @dataclass(eq=False)
@@ -102,6 +102,7 @@ class Traits:
     Args:
         reads_sum: Does it need no more than secure aggregation reveals, the sum of the rows?
         counts: Is its answer to rows of bits made of how many say 1 in each column?
+        columns: Is every number of its answer that of the rule on this column of the rows alone?
         model: Must the server add the answer to the weights that it sent, see `Protocol.adds`?
         network: Must it compute what the network answers to images?
         root: Does it need a message of the server's own, from clean root data?
@@ -121,6 +122,7 @@ class Traits:
 
     reads_sum: bool = False
     counts: bool = False
+    columns: bool = False
     model: bool = False
     network: bool = False
     root: bool = False
@@ -232,12 +234,30 @@ class Defense(Stage, ABC, Generic[State]):
     @property
     def folds(self) -> bool:
         """True if `aggregate_sums` is that of its `aggregate`, not of one that it replaces."""
-        for kind in type(self).__mro__:
-            if "aggregate_sums" in vars(kind):
-                return kind is not Defense
-            if "aggregate" in vars(kind):
-                return False
-        return False
+        return _belongs(type(self), "aggregate_sums")
+
+    def aggregate_kept(
+        self, received: KeptMessages, state: State | None, view: ServerView
+    ) -> tuple[Tensor, State | None]:
+        """Return what `aggregate` returns, from the packets of the accepted rows.
+
+        A cohort whose rows do not fit in memory may fit as packets, which are decoded as often as
+        they are read. By default a few columns at a time are aggregated, which is right for rules
+        with `Traits.columns`. Others override this, or are not played there. It is equal to
+        `aggregate` up to rounding.
+        """
+        if not self.traits().columns:
+            raise NotImplementedError
+        answers = []
+        for x in received.columns():
+            rows = FloatVectors(x if x.is_floating_point() else x.to(torch.float64))
+            answers.append(self.aggregate(rows, state, view)[0].clone())
+        return torch.cat(answers), state
+
+    @property
+    def keeps(self) -> bool:
+        """True if packets are enough for it: if `aggregate_kept` is that of its `aggregate`."""
+        return self.traits().columns or _belongs(type(self), "aggregate_kept")
 
     def sensitivity(self, clip: float, n: int) -> float | None:
         """Return the L2 change when one row of norm ``clip`` is replaced, if proved."""
@@ -258,6 +278,16 @@ class Defense(Stage, ABC, Generic[State]):
         these.
         """
         return self.select(squared)
+
+
+def _belongs(kind: type[Defense[Any]], name: str) -> bool:
+    """Return whether a class has this method, not from before the ``aggregate`` that it has."""
+    for each in kind.__mro__:
+        if name in vars(each):
+            return each is not Defense
+        if "aggregate" in vars(each):
+            return False
+    return False
 
 
 def require_f(stage: Stage) -> None:

@@ -27,7 +27,7 @@ from fedbench.core.blame import ask as ask
 from fedbench.core.blame import line, shown
 from fedbench.core.errors import IllegalPayloadError, PluginError
 from fedbench.core.tiling import finite_rows
-from fedbench.payload import FoldedMessages, Payload, require_same_form
+from fedbench.payload import FoldedMessages, KeptMessages, Payload, require_same_form
 from fedbench.payload.packets import Packet
 
 if TYPE_CHECKING:
@@ -305,17 +305,20 @@ def _is_rows(x: object) -> bool:
 
 
 def aggregate(
-    rule: Defense[Any], received: Payload | FoldedMessages, state: Any, view: ServerView
+    rule: Defense[Any],
+    received: Payload | FoldedMessages | KeptMessages,
+    state: Any,
+    view: ServerView,
 ) -> tuple[Tensor, Any]:
     """Call `Defense.aggregate` and require ``(k,)`` real numbers, findings and the next state.
 
-    Of sums it is `Defense.aggregate_sums`.
+    Of sums it is `Defense.aggregate_sums`, of packets `Defense.aggregate_kept`.
     """
-    folded = isinstance(received, FoldedMessages)
-    hook = Hook(rule, "aggregate_sums" if folded else "aggregate", view.step)
+    names = {FoldedMessages: "aggregate_sums", KeptMessages: "aggregate_kept"}
+    hook = Hook(rule, names.get(type(received), "aggregate"), view.step)
     with advised(hook, view, undeclared.DEFENSE, state):
         answer, after = hook.pair(received, state, view, remedy="write: return answer, state")
-    form = received.form if isinstance(received, FoldedMessages) else received.take([])
+    form = received.take([]) if isinstance(received, Payload) else received.form
     k = form.values().shape[1]
     good = isinstance(answer, Tensor) and answer.shape == (k,) and answer.is_floating_point()
     hook.must(good, f"({k},) real numbers and its state", answer)

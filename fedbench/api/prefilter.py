@@ -13,7 +13,7 @@ from torch import Tensor
 from fedbench.api import hooks, undeclared
 from fedbench.api.defense import Defense, ServerView, Stage, Traits, require_f
 from fedbench.api.undeclared import advised
-from fedbench.payload import FloatVectors, Payload, Spec
+from fedbench.payload import FloatVectors, KeptMessages, Payload, Spec
 
 
 class Prefilter(Stage, ABC):
@@ -55,6 +55,14 @@ class Prefilter(Stage, ABC):
     @abstractmethod
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor | None]:
         """Return the rows for the rule, and their row numbers; None if each mixes several."""
+
+    def mixture(self, received: KeptMessages, view: ServerView) -> Tensor:
+        """Return the shares ``(m, n)`` float64 of the ``n`` messages in each row for the rule.
+
+        They add up to one in each row. A prefilter that mixes may override this; then it also
+        stands before rules that read packets, see `Defense.aggregate_kept`.
+        """
+        raise NotImplementedError
 
 
 def _guarded(transform: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,11 +130,7 @@ class Chain(Defense[Any], chain=True):
         if moves:
             passed = FloatVectors(passed.values() - origin)
             view = view.about(origin)
-        if rows is None:
-            alike = torch.ones(len(passed), dtype=torch.float64)
-            inner = dataclasses.replace(view.asked(), weights=alike, ids=alike[:0], truth=None)
-        else:
-            inner = view.take(rows.cpu())
+        inner = _of_mixed(view, len(passed)) if rows is None else view.take(rows.cpu())
         out, state = hooks.aggregate(self.rule, passed, state, inner)
         if moves:
             out = out + origin
@@ -136,6 +140,30 @@ class Chain(Defense[Any], chain=True):
             counted[rows.cpu()] = True if inner.findings.kept is None else inner.findings.kept.cpu()
             view.findings.kept = counted
         return out, state
+
+    @property
+    def keeps(self) -> bool:
+        """True if both can do with packets; mixed bits are not measured from their middle."""
+        mixes = type(self.first).mixture is not Prefilter.mixture
+        return mixes and self.rule.keeps and self.rule.traits().shift
+
+    def aggregate_kept(
+        self, received: KeptMessages, state: Any, view: ServerView
+    ) -> tuple[Tensor, Any]:
+        n = len(received)
+        hook = hooks.Hook(self.first, "mixture", view.step)
+        shares = hook.returned(Tensor, received, view)
+        hook.must(shares.ndim == 2 and shares.shape[1] == n, f"shares (m, {n})", shares)
+        inner = _of_mixed(view, len(shares))
+        out, state = hooks.aggregate(self.rule, received.mixed(shares), state, inner)
+        view.findings.notes |= inner.findings.notes
+        return out, state
+
+
+def _of_mixed(view: ServerView, rows: int) -> ServerView:
+    """Return the view of a rule that gets so many rows of several clients each."""
+    alike = torch.ones(rows, dtype=torch.float64)
+    return dataclasses.replace(view.asked(), weights=alike, ids=alike[:0], truth=None)
 
 
 def transform(

@@ -18,7 +18,14 @@ from fedbench.core.tiling import finite_rows
 from fedbench.executors.training import Client, Made, Trained
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
-from fedbench.payload import FoldedMessages, Payload, masked_packets, sum_of_packets, summands
+from fedbench.payload import (
+    FoldedMessages,
+    KeptMessages,
+    Payload,
+    masked_packets,
+    sum_of_packets,
+    summands,
+)
 from fedbench.payload.packets import Packet
 from fedbench.privacy.clients import compress, protect_payload, protect_updates
 
@@ -154,7 +161,7 @@ def remember(
 
 def defend(
     defense: Defense[Any],
-    received: Payload | FoldedMessages,
+    received: Payload | FoldedMessages | KeptMessages,
     state: RunState,
     view: ServerView,
     queried: bool,

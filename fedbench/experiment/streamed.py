@@ -1,4 +1,7 @@
-"""Rounds whose messages are added up as they come: memory does not grow with the cohort."""
+"""Rounds whose messages are added up as they come: memory does not grow with the cohort.
+
+Rules that must look at each message again get its packet, which is decoded as often as they look.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,15 @@ from fedbench.experiment.stages import (
 )
 from fedbench.experiment.state import RunState
 from fedbench.isolation.stand_ins import StandIn
-from fedbench.payload import BinaryMasks, FoldedMessages, Payload, SignBits, identical
+from fedbench.payload import (
+    BinaryMasks,
+    FoldedMessages,
+    KeptMessages,
+    Patch,
+    Payload,
+    SignBits,
+    identical,
+)
 from fedbench.payload.packets import Packet
 
 LARGEST = 1 << 32  # bytes of a round that is kept whole, if it can be streamed
@@ -93,6 +104,13 @@ def bits_alone(setup: Setup) -> bool:
     return issubclass(protocol.sends, BinaryMasks | SignBits) and not beside
 
 
+def needs_sums(setup: Setup) -> bool:
+    """Return whether sums of the messages are enough for the rule."""
+    traits = ask(setup.plugins.defense, "traits", Traits)
+    enough = traits.reads_sum or (traits.counts and bits_alone(setup))
+    return setup.plugins.defense.folds and enough
+
+
 def obstacle(setup: Setup) -> str | None:
     """Return what of a run needs all messages of a round, and what to do; None if nothing does."""
     plugins = setup.plugins
@@ -100,12 +118,12 @@ def obstacle(setup: Setup) -> str | None:
     attack = plugins.attack
     name = registry.split(scenario.attack)[0]
     needs = threat_model.needs(attack)
-    traits = ask(plugins.defense, "traits", Traits)
-    counts = traits.counts and bits_alone(setup)
     if isinstance(plugins.defense, StandIn):
         return "rules and attacks of other processes get whole rounds; leave --isolate out"
-    if not (plugins.defense.folds and (traits.reads_sum or counts)):
-        return f"defense {plugins.defense_name} reads each of them; use --defense mean"
+    if not (needs_sums(setup) or plugins.defense.keeps):
+        return f"defense {plugins.defense_name} reads each of them; use --defense median"
+    if not needs_sums(setup) and issubclass(plugins.protocol.sends, Patch):
+        return "a packet of a patch does not say all of its values; use --defense mean"
     if needs.defense or attack.learns or threat_model.recruits(attack) != 0:
         return f"attack {name} asks the rule, learns or recruits; use --attack sign-flip"
     if not (attack.idle or needs.tier == "own" or attack.folds):
@@ -123,9 +141,11 @@ class Sums:
 
     Args:
         n: Clients of the round.
+        keeps: Whether the rule needs more than the sums, so that packets are kept.
     """
 
     n: int
+    keeps: bool
     honest: FoldedMessages | None = None  # of all clients, the malicious ones' as if honest
     received: FoldedMessages | None = None  # that were accepted
     seen: FoldedMessages | None = None  # honest ones that a colluding adversary may read
@@ -133,6 +153,8 @@ class Sums:
     accepted: Tensor = field(init=False)
     entropy: list[float] = field(default_factory=list)
     headers: list[dict[str, ForgedHeader]] = field(default_factory=list)
+    arrived: dict[int, Packet] = field(default_factory=dict)  # of each row that was accepted
+    meant: dict[int, Packet] = field(default_factory=dict)  # of each row, as if it were honest
     changed: bool = False  # whether the server got anything but honest messages
     notes: dict[str, Any] = field(default_factory=dict)
     trace: list[Any] = field(default_factory=list)
@@ -164,12 +186,13 @@ class Honest:
 def finite(sums: FoldedMessages, part: Honest) -> FoldedMessages:
     """Return the sums of the honest messages of a part, without those that are not finite.
 
-    An adversary reads messages, not the weights that the server gives them.
+    An adversary reads messages, not the weights that the server gives them, and their squares.
     """
     if bool(torch.isfinite(sums.total).all()):
-        return sums.unweighted()
+        return sums.unweighted().with_squares(part.payload)
     rows = finite_rows(part.payload.values()).nonzero()[:, 0].cpu()
-    return FoldedMessages.of(part.payload.take(rows), part.view.weights[rows]).unweighted()
+    left = part.payload.take(rows)
+    return FoldedMessages.of(left, part.view.weights[rows]).unweighted().with_squares(left)
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,6 +275,8 @@ class Stream:
             same = bool(accepted.all()) and identical(received, part.payload)
             sent = arrived if same else FoldedMessages.of(part.payload, part.view.weights)
             sums.changed |= not same
+            if sums.keeps:
+                self.keep(part, packets, accepted, same)
             sums.received = added(sums.received, arrived)
             sums.honest = added(sums.honest, sent)
             if shown:
@@ -263,6 +288,23 @@ class Stream:
             setup, self.state.local_accuracies, part.ids, part.view.broadcast, part.payload
         )
         return received, accepted
+
+    def keep(self, part: Honest, packets: Sequence[Packet], accepted: Tensor, same: bool) -> None:
+        """Keep the packets of some clients that were accepted, and those of their honest selves."""
+        sums = self.sums
+        rows = zip(part.rows, packets, accepted.tolist(), strict=True)
+        sums.arrived |= {row: packet for row, packet, good in rows if good}
+        meant = packets if same else part.payload.encode()
+        sums.meant |= dict(zip(part.rows, meant, strict=True))
+
+    def read(
+        self, sums: FoldedMessages, packets: dict[int, Packet]
+    ) -> FoldedMessages | KeptMessages:
+        """Return what the rule reads: the sums, or the packets in the order of their rows."""
+        if not self.sums.keeps:
+            return sums
+        ordered = [packets[row] for row in sorted(packets)]
+        return KeptMessages(sums.form, ordered, self.setup.at_once or len(ordered))
 
     def benign(self, rows: Sequence[int], shown: bool) -> None:
         """Train clients that are nobody's, and send their messages; ``shown`` to the adversary."""
@@ -324,7 +366,7 @@ def play_streamed_round(setup: Setup, state: RunState, step: int) -> Round:
     malicious = setup.population.malicious[ids]
     owned = setup.owned(ids, step)
     view = setup.view(ids, broadcast, step)
-    sums = Sums(len(ids))
+    sums = Sums(len(ids), not needs_sums(setup))
     stream = Stream(setup, state, step, ids, broadcast, view, sums)
     attack = setup.attack(step)
     stream.benign((~malicious).nonzero()[:, 0].tolist(), threat_model.needs(attack).tier == "all")
@@ -345,9 +387,11 @@ def play_streamed_round(setup: Setup, state: RunState, step: int) -> Round:
         achieved: dict[str, Any] = {}
         if ready:
             before = state.defense
-            aggregate = defend(plugins.defense, sums.received, state, view, bool(len(owned)))
+            read = stream.read(sums.received, sums.arrived)
+            aggregate = defend(plugins.defense, read, state, view, bool(len(owned)))
             if len(owned):
-                achieved = folded_effect(setup, before, sums, stream.view, aggregate)
+                meant = stream.read(sums.honest, sums.meant)
+                achieved = folded_effect(setup, before, sums, meant, stream.view, aggregate)
             achieved |= detection(view.findings, aggregate, setup.hostile(ids, step)[accepted])
     with span("server step"):
         step_server(setup, state, sums.received, aggregate, view)
@@ -372,17 +416,23 @@ def play_streamed_round(setup: Setup, state: RunState, step: int) -> Round:
 
 
 def folded_effect(
-    setup: Setup, state: Any, sums: Sums, view: ServerView, aggregate: Tensor
+    setup: Setup,
+    state: Any,
+    sums: Sums,
+    honest: FoldedMessages | KeptMessages,
+    view: ServerView,
+    aggregate: Tensor,
 ) -> dict[str, Any]:
     """Measure what `fedbench.adversary.metrics.effect` does, of sums.
 
-    ``state`` is the rule's before its ``aggregate (k,)``, ``view`` that of all clients that came.
+    ``state`` is the rule's before its ``aggregate (k,)``, ``view`` that of all clients that came,
+    and ``honest`` what the rule would have read of them.
     """
     assert sums.honest is not None
     assert sums.received is not None
     headers = {"headers": merged(sums.headers)}
     if not sums.changed and all_finite([aggregate]):
         return NO_EFFECT | headers
-    clean = clean_answer(setup.plugins.defense, sums.honest, state, view)
+    clean = clean_answer(setup.plugins.defense, honest, state, view)
     means = (sums.received.mean(weighted=True), sums.honest.mean(weighted=True))
     return gains(aggregate, clean, *means) | headers

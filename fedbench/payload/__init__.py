@@ -6,6 +6,7 @@ from fedbench.payload.bits import BinaryMasks, NoiseMasks, ScaledSigns, SignBits
 from fedbench.payload.few_values import FewValues
 from fedbench.payload.floats import FloatVectors, HalfVectors, MixtureVectors
 from fedbench.payload.folded import FoldedMessages, has_bits_alone
+from fedbench.payload.kept import KeptMessages, mixed_rows
 from fedbench.payload.levels import Levels
 from fedbench.payload.patches import CoordinatedPatches, Patch, SeededPatches, SparsePatches
 from fedbench.payload.rankings import Rankings, TopRankings, ranking, reputation
@@ -15,7 +16,7 @@ from fedbench.payload.scalars import History, MissedScalars, Scalars
 from fedbench.payload.sparse import GatedVectors, PrunedVectors, SeededSparse, SparseVectors
 
 __all__ = ["BinaryMasks", "Checks", "CoordinatedPatches", "FewValues", "FloatVectors"]
-__all__ += ["FoldedMessages", "has_bits_alone"]
+__all__ += ["FoldedMessages", "KeptMessages", "has_bits_alone", "mixed_rows"]
 __all__ += ["GatedVectors", "HalfVectors", "History", "Levels", "MissedScalars", "MixtureVectors"]
 __all__ += ["NoiseMasks", "Patch", "Payload", "PrunedVectors", "Rankings", "Residues"]
 __all__ += [

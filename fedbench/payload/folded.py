@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedbench.core.copies import sent
-from fedbench.core.tiling import column_sums
+from fedbench.core.tiling import column_sums, tiles
 from fedbench.payload.base import Payload
 from fedbench.payload.bits import BinaryMasks, SignBits
 
@@ -27,6 +27,7 @@ class FoldedMessages:
         weight: Sum of the messages' weights.
         weighted: ``(k,)`` float64, the sum of their `values`, each times its weight; None where all
             weights are one.
+        squares: ``(k,)`` float64, the sum of their squared `values`; None where nobody reads it.
     """
 
     form: Payload
@@ -34,6 +35,7 @@ class FoldedMessages:
     total: Tensor
     weight: float
     weighted: Tensor | None = None
+    squares: Tensor | None = None
 
     @classmethod
     def of(cls, messages: Payload, weights: Tensor) -> Self:
@@ -68,6 +70,7 @@ class FoldedMessages:
             total=self.total + other.total,
             weight=self.weight + other.weight,
             weighted=self._weighted + other._weighted if apart else None,
+            squares=_both(self.squares, other.squares),
         )
 
     @property
@@ -77,7 +80,16 @@ class FoldedMessages:
     def copied(self) -> Self:
         """Return the same sums, in memory of their own."""
         weighted = None if self.weighted is None else self.weighted.clone()
-        return dataclasses.replace(self, total=self.total.clone(), weighted=weighted)
+        squares = None if self.squares is None else self.squares.clone()
+        own = self.total.clone()
+        return dataclasses.replace(self, total=own, weighted=weighted, squares=squares)
+
+    def with_squares(self, messages: Payload) -> Self:
+        """Return the same sums of these ``messages``, and that of their squares."""
+        squares = [
+            tile.to(torch.float64).square_().sum(dim=0) for (tile,) in tiles(messages.values())
+        ]
+        return dataclasses.replace(self, squares=torch.cat(squares))
 
     def unweighted(self) -> Self:
         """Return the sums of the same messages, each with the weight one."""
@@ -94,6 +106,15 @@ class FoldedMessages:
             return (self._weighted / self.weight).to(dtype)
         return self.total.to(dtype) / self.count
 
+    def deviation(self) -> Tensor:
+        """Return the standard deviation ``(k,)`` float64 of at least two messages, ddof 1.
+
+        Where all say the same it may be the rounding of the sums, up to 1e-8 of what they say.
+        """
+        assert self.squares is not None
+        spread = self.squares - self.total.square() / self.count
+        return (spread.clamp_min_(0) / (self.count - 1)).sqrt_()
+
     def ones(self) -> Tensor:
         """Return how many of the messages say 1, ``(d,)`` float64; of masks and signs only."""
         d = _bits(self.form).shape[1]
@@ -103,6 +124,10 @@ class FoldedMessages:
         """Return the numbers, float32, that these ``bits`` stand for in the messages."""
         x = bits.to(torch.float32)
         return 2 * x - 1 if _signed(self.form) else x
+
+
+def _both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return None if one is None or other is None else one + other
 
 
 def has_bits_alone(form: Payload) -> bool:

@@ -273,7 +273,7 @@ def _check_folding(
         return
     payload = context.honest
     read = payload.take(context.benign if tier == "all" else context.owned.rows)
-    sums = FoldedMessages.of(read, torch.ones(len(read), dtype=torch.float64))
+    sums = FoldedMessages.of(read, torch.ones(len(read), dtype=torch.float64)).with_squares(read)
     apart = []
     for row in range(2):
         part = replace(

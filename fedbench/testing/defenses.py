@@ -12,7 +12,14 @@ from fedbench.api import Chain, Defense, Prefilter, ServerView, Traits, hooks
 from fedbench.api.prefilter import transform
 from fedbench.core.rng import Key
 from fedbench.experiment.compatibility import examine
-from fedbench.payload import FloatVectors, FoldedMessages, Payload, has_bits_alone
+from fedbench.payload import (
+    FloatVectors,
+    FoldedMessages,
+    KeptMessages,
+    Patch,
+    Payload,
+    has_bits_alone,
+)
 from fedbench.testing.classes import must_be, must_be_alphabets
 from fedbench.testing.contracts import example_payloads
 from fedbench.testing.contracts import view_of as view_of
@@ -39,7 +46,8 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
     - ``mean_at_zero``: with ``f`` 0 it is the mean;
     - `Defense.tolerates`: so many rows that are far away, in one place or in many, NaN, infinite or
       1e30, leave the answer finite and bounded; if it is ``sharp``, one more does not;
-    - if it overrides `Defense.aggregate_sums`, that is the answer to the rows;
+    - if it overrides `Defense.aggregate_sums`, or packets are enough for it (`Defense.keeps`), that
+      is the answer to the rows;
     - it does something: outliers that move the mean move it otherwise, in some round if it
       remembers, unless it needs the sum alone (of bits and rankings, if it works on these only, two
       that are turned around). One that ``reports`` is the mean instead, whatever it gets, and finds
@@ -74,6 +82,7 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
     for payload in tried:
         _check_on(defense, payload)
         _check_sums(defense, payload)
+        _check_kept(defense, payload)
     floats = [payload for payload in tried if isinstance(payload, FloatVectors)]
     for payload in floats:
         _check_equivariance(defense, payload.x)
@@ -235,6 +244,20 @@ def _check_sums(defense: Defense[Any], payload: Payload) -> None:
             folded.double(), answer(defense, payload, view).double(), rtol=1e-5, atol=1e-5
         )
         assert alike, f"{name}: aggregate_sums must answer what aggregate does"
+
+
+def _check_kept(defense: Defense[Any], payload: Payload) -> None:
+    """Require the answer to rows of their packets, where a rule says that these are enough."""
+    if not defense.keeps or isinstance(payload, Patch):
+        return
+    k = payload.values().shape[1]
+    kept = KeptMessages(payload.take([]), payload.encode(), at_once=2, width=max(k // 3, 1))
+    view = view_of(payload)
+    state = defense.init(payload.spec)
+    back = hooks.aggregate(defense, kept, state, declared(defense, view))[0].double()
+    alike = torch.allclose(back, answer(defense, payload, view).double(), rtol=1e-5, atol=1e-5)
+    name = type(payload).__name__
+    assert alike, f"{name}: aggregate_kept, or Traits.columns, must answer what aggregate does"
 
 
 def _check_equivariance(defense: Defense[Any], x: Tensor) -> None:

@@ -1,0 +1,118 @@
+"""Messages that are kept as their packets, for rules that must look at all of them again."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from fedbench.core.tiling import finite_rows, tiles
+from fedbench.payload.base import Payload
+from fedbench.payload.folded import FoldedMessages
+from fedbench.payload.packets import Packet
+
+BYTES = 1 << 29  # of values that are decoded at once
+
+
+@dataclass(frozen=True, eq=False)
+class KeptMessages:
+    """``n`` legal messages as their packets, whose values are decoded again where they are read.
+
+    A mask has one bit a weight in its packet, and 32 as a row of `values`. A `Patch`, whose packet
+    says what changes of a vector that both ends remember, cannot be kept so.
+
+    Args:
+        form: No messages, of the same alphabet and form.
+        packets: Packets of the messages, in their order.
+        at_once: Number of messages that are decoded at once.
+        width: Columns of values that are decoded at once; by default as many as `BYTES` hold.
+        shares: ``(m, n)`` float64 with rows that add up to one, of messages that were mixed: each
+            of the ``m`` that are read is made of these shares of the ``n`` packets.
+    """
+
+    form: Payload
+    packets: Sequence[Packet]
+    at_once: int = 8
+    width: int | None = None
+    shares: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.packets) if self.shares is None else len(self.shares)
+
+    def copied(self) -> Self:
+        """Return the same messages, which nobody can write into."""
+        return self
+
+    def mixed(self, shares: Tensor) -> Self:
+        """Return ``m`` messages, each made of these ``shares (m, n)`` of those here."""
+        return dataclasses.replace(
+            self, shares=shares if self.shares is None else shares @ self.shares
+        )
+
+    def take(self, rows: Tensor) -> Self:
+        """Return the messages of these rows, which are indices."""
+        if self.shares is not None:
+            return dataclasses.replace(self, shares=self.shares[rows])
+        return dataclasses.replace(self, packets=[self.packets[row] for row in rows.tolist()])
+
+    def parts(self) -> Iterator[Payload]:
+        """Decode the messages of all packets, not mixed, a few at a time."""
+        for start in range(0, len(self.packets), self.at_once):
+            some = self.packets[start : start + self.at_once]
+            decoded, _ = self.form.decode(some, self.form.spec, self.form.values().device)
+            assert decoded is not None  # they were accepted
+            yield decoded
+
+    def columns(self) -> Iterator[Tensor]:
+        """Return `values` ``(n, t)`` of a few columns at a time; each time all are decoded.
+
+        They lie in the same memory, so they are gone once the next ones are there.
+        """
+        form = self.form.values()
+        k = form.shape[1]
+        n = len(self.packets)
+        width = self.width or max(BYTES // max(form.element_size() * n, 1), 1)
+        memory = form.new_empty(n * min(width, k))
+        for start in range(0, k, width):
+            columns = min(width, k - start)
+            tile = memory[: n * columns].view(n, columns)
+            row = 0
+            for part in self.parts():
+                tile[row : row + len(part)] = part.values()[:, start : start + width]
+                row += len(part)
+            yield tile if self.shares is None else mixed_rows(self.shares, tile, self.finite)
+
+    @cached_property
+    def finite(self) -> Tensor:
+        """``(n,)`` bool: packets whose values are finite, all of them."""
+        return torch.cat([finite_rows(part.values()) for part in self.parts()])
+
+    def mean(self) -> Tensor:
+        """Return the mean ``(k,)`` of `values`, all of the same weight, summed in float64."""
+        sums = FoldedMessages.none(self.form)
+        start = 0
+        for part in self.parts():
+            weights = torch.ones(len(part), dtype=torch.float64)
+            if self.shares is not None:
+                weights = self.shares[:, start : start + len(part)].mean(dim=0).cpu()
+            read = weights > 0  # what is in none of them may be anything
+            sums += FoldedMessages.of(part.take(read.nonzero()[:, 0]), weights[read])
+            start += len(part)
+        return sums.mean(weighted=self.shares is not None)
+
+
+def mixed_rows(shares: Tensor, x: Tensor, finite: Tensor) -> Tensor:
+    """Return real rows ``(m, t)``, each of these ``shares (m, n)`` of the rows of ``x (n, t)``.
+
+    Whoever has a share of a row that is not ``finite (n,)`` has NaN in all of its own.
+    """
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    part = shares.to(dtype)
+    rows = torch.empty(len(shares), x.shape[1], dtype=dtype, device=x.device)
+    for tile, out in tiles(x, rows):
+        torch.mm(part[:, finite], tile[finite].to(dtype), out=out)
+    rows[(shares[:, ~finite] > 0).any(dim=1)] = torch.nan
+    return rows

@@ -170,20 +170,6 @@ def test_ties_go_to_the_lower_index_also_for_floats_of_both_signs() -> None:
     assert reputation(ranking(x, (2, 4)), (2, 4)).tolist() == [[1, 0, 2, 3, 1, 0]]
 
 
-@given(
-    count=st.integers(1, 5000), ones=st.floats(0, 1), seed=st.integers(0, 2**32), flip=st.booleans()
-)
-def test_coded_bits_are_as_long_as_their_entropy(
-    count: int, ones: float, seed: int, flip: bool
-) -> None:
-    bits = (Key(seed).uniform(count) < ones**4).numpy() ^ flip  # also shares near 0 and 1
-    data, length = wire.code_bits(bits)
-    assert length == 8 * len(data)
-    assert np.array_equal(wire.decode_bits(data, count), bits)
-    assert length <= 1.01 * count * wire.binary_entropy(float(bits.mean())) + 64 * 8
-    assert length <= count + 64 * 8
-
-
 def test_rows_are_taken_from_the_end_too_and_put_only_into_their_own_form() -> None:
     x = FloatVectors(torch.arange(6.0).view(3, 2))
     assert x.take([-1, 0]).x.tolist() == [[4, 5], [0, 1]]

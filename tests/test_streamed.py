@@ -1,6 +1,8 @@
 """Tests of rounds whose messages are added up as they come: equal to rounds that keep them all."""
 
 import dataclasses
+import errno
+import io
 import math
 import os
 from collections import Counter
@@ -15,7 +17,7 @@ from conftest import Mistake
 from fedbench.adversary.threat_model import Part, forge
 from fedbench.api import AttackView, Defense, ServerView, Traits
 from fedbench.core import registry
-from fedbench.core.errors import FedbenchError, Incompatible, PluginError
+from fedbench.core.errors import ConfigError, FedbenchError, Incompatible, PluginError
 from fedbench.core.rng import Key
 from fedbench.executors.training import Client, Loop, Trained
 from fedbench.experiment import streamed
@@ -32,6 +34,8 @@ from fedbench.payload import (
     Payload,
     SignBits,
 )
+from fedbench.payload.kept import PacketFile
+from fedbench.payload.packets import Packet
 from fedbench.run import play
 from fedbench.testing.contracts import example_context
 from fedbench_attacks.bits import Margin, MaskIPM
@@ -240,6 +244,29 @@ def test_kept_messages_are_read_a_few_columns_at_a_time_by_hand() -> None:
     assert two.aggregate_kept(kept, None, view)[0].tolist() == [4.5, 2.5, -1.5]
     assert view.findings.kept is not None
     assert view.findings.kept.tolist() == [False, True, True]
+
+
+class FullDisk(io.BytesIO):
+    """File that a few bytes fill, a few at a time."""
+
+    def write(self, data: Any) -> int:
+        """Write at most two bytes, and none behind the sixth."""
+        if self.tell() >= 6:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(bytes(data[:2]))
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read at most two bytes."""
+        return super().read(min(2, size or 0))
+
+
+def test_packets_in_a_file_that_becomes_full() -> None:
+    file: Any = FullDisk()
+    packets = PacketFile(file)
+    places = [packets.put(Packet(b"abc", 20)), packets.put(Packet(b"de", 16))]
+    assert [place.read() for place in reversed(places)] == [Packet(b"de", 16), Packet(b"abc", 20)]
+    with pytest.raises(ConfigError, match="No space left on device' after 5 bytes; set TMPDIR"):
+        packets.put(Packet(b"fgh", 24))
 
 
 def test_mixed_messages_by_hand() -> None:

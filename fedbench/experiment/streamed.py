@@ -63,6 +63,7 @@ from fedbench.payload import (
     SignBits,
     identical,
 )
+from fedbench.payload.kept import Filed, PacketFile
 from fedbench.payload.packets import Packet
 
 LARGEST = 1 << 32  # bytes of a round that is kept whole, if it can be streamed
@@ -153,8 +154,9 @@ class Sums:
     accepted: Tensor = field(init=False)
     entropy: list[float] = field(default_factory=list)
     headers: list[dict[str, ForgedHeader]] = field(default_factory=list)
-    arrived: dict[int, Packet] = field(default_factory=dict)  # of each row that was accepted
-    meant: dict[int, Packet] = field(default_factory=dict)  # of each row, as if it were honest
+    file: PacketFile = field(default_factory=PacketFile)
+    arrived: dict[int, Filed] = field(default_factory=dict)  # of each row that was accepted
+    meant: dict[int, Filed] = field(default_factory=dict)  # of each row, as if it were honest
     changed: bool = False  # whether the server got anything but honest messages
     notes: dict[str, Any] = field(default_factory=dict)
     trace: list[Any] = field(default_factory=list)
@@ -292,13 +294,14 @@ class Stream:
     def keep(self, part: Honest, packets: Sequence[Packet], accepted: Tensor, same: bool) -> None:
         """Keep the packets of some clients that were accepted, and those of their honest selves."""
         sums = self.sums
-        rows = zip(part.rows, packets, accepted.tolist(), strict=True)
-        sums.arrived |= {row: packet for row, packet, good in rows if good}
-        meant = packets if same else part.payload.encode()
+        filed = [sums.file.put(packet) for packet in packets]
+        rows = zip(part.rows, filed, accepted.tolist(), strict=True)
+        sums.arrived |= {row: place for row, place, good in rows if good}
+        meant = filed if same else [sums.file.put(packet) for packet in part.payload.encode()]
         sums.meant |= dict(zip(part.rows, meant, strict=True))
 
     def read(
-        self, sums: FoldedMessages, packets: dict[int, Packet]
+        self, sums: FoldedMessages, packets: dict[int, Filed]
     ) -> FoldedMessages | KeptMessages:
         """Return what the rule reads: the sums, or the packets in the order of their rows."""
         if not self.sums.keeps:

@@ -2,19 +2,71 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from io import FileIO
+from tempfile import TemporaryFile, gettempdir
 from typing import Self
 
 import torch
 from torch import Tensor
 
+from fedbench.core.errors import ConfigError
 from fedbench.core.tiling import finite_rows, tiles
 from fedbench.payload.base import Payload
 from fedbench.payload.folded import FoldedMessages
 from fedbench.payload.packets import Packet
 
 BYTES = 1 << 29  # of values that are decoded at once
+
+
+def _file() -> FileIO:
+    return TemporaryFile(prefix="fedbench-", buffering=0)
+
+
+@dataclass(eq=False)
+class PacketFile:
+    """Packets one after the other in a file without a name.
+
+    In memory they would lie between what training frees, which could then not be joined again.
+    """
+
+    file: FileIO = field(default_factory=_file)
+    size: int = 0  # bytes so far
+
+    def put(self, packet: Packet) -> "Filed":
+        """Write a packet and return its place; `ConfigError` if there is no room."""
+        filed = Filed(self, self.size, len(packet.data), packet.bits)
+        try:
+            self.file.seek(self.size)
+            left = memoryview(packet.data)
+            while len(left):
+                left = left[self.file.write(left) :]
+        except OSError as error:
+            raise ConfigError(
+                f"the packets of a round must find room in {gettempdir()}, got {error.strerror!r} "
+                f"after {self.size} bytes; set TMPDIR to another folder, or sample fewer clients"
+            ) from error
+        self.size += len(packet.data)
+        return filed
+
+
+@dataclass(frozen=True, eq=False)
+class Filed:
+    """Place of a packet in a file."""
+
+    within: PacketFile
+    start: int
+    size: int
+    bits: int
+
+    def read(self) -> Packet:
+        """Return the packet."""
+        self.within.file.seek(self.start)
+        data = b""
+        while len(data) < self.size:
+            data += self.within.file.read(self.size - len(data))
+        return Packet(data, self.bits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +78,7 @@ class KeptMessages:
 
     Args:
         form: No messages, of the same alphabet and form.
-        packets: Packets of the messages, in their order.
+        packets: Packets of the messages, or their places in a file, in their order.
         at_once: Number of messages that are decoded at once.
         width: Columns of values that are decoded at once; by default as many as `BYTES` hold.
         shares: ``(m, n)`` float64 with rows that add up to one, of messages that were mixed: each
@@ -34,7 +86,7 @@ class KeptMessages:
     """
 
     form: Payload
-    packets: Sequence[Packet]
+    packets: Sequence[Packet | Filed]
     at_once: int = 8
     width: int | None = None
     shares: Tensor | None = None
@@ -62,7 +114,8 @@ class KeptMessages:
         """Decode the messages of all packets, not mixed, a few at a time."""
         for start in range(0, len(self.packets), self.at_once):
             some = self.packets[start : start + self.at_once]
-            decoded, _ = self.form.decode(some, self.form.spec, self.form.values().device)
+            read = [packet.read() if isinstance(packet, Filed) else packet for packet in some]
+            decoded, _ = self.form.decode(read, self.form.spec, self.form.values().device)
             assert decoded is not None  # they were accepted
             yield decoded
 

@@ -1,4 +1,5 @@
-# docker build -t fedbench . && docker run --rm -v "$PWD/results:/results" fedbench attack --seeds 0
+# docker build -t fedbench . && mkdir -p results
+# docker run --rm --user "$(id -u)" --env HOME=/tmp --volume "$PWD/results:/results" fedbench attack --seeds 0
 # A build of torch without CUDA, and a user without rights. The wheel is built apart, so the image has no sources twice.
 FROM python:3.12-slim AS build
 WORKDIR /src

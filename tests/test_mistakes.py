@@ -42,7 +42,7 @@ TYPED: list[tuple[str, str]] = [
     ),
     ("attack --workers 99999999999", "--workers must be <= 65536"),
     (f"attack --out {LONG}", "--out must be a folder that can be written"),
-    ("attack --out 'out\x00'", "null byte"),
+    ("attack --out 'out\x00'", "embedded null"),
     (f"attack --rounds {ESCAPE}", "'--rounds'"),
     (f"{ESCAPE}", "\\x1b[31m"),
     (f"list {LONG}", "kind must be one of protocols"),

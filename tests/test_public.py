@@ -4,6 +4,7 @@ import copy
 import hashlib
 import linecache
 import re
+import reprlib
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -165,6 +166,17 @@ def test_a_number_that_no_record_would_say_is_refused() -> None:
     with pytest.raises(ConfigError, match=why):
         Scenario(attack=echo(9.0))
     assert registry._HERE == {}
+
+
+def test_a_repr_that_python_wrapped_reads_nothing_of_the_function_around_it() -> None:
+    # From Python 3.13 on, `dataclass` itself wraps it so: `fillvalue` is reprlib's, not ours.
+    @dataclass(frozen=True, kw_only=True, repr=False)
+    class Terse(Attack):
+        @reprlib.recursive_repr()
+        def __repr__(self) -> str:
+            return "Terse()"
+
+    assert Scenario(attack=Terse(), **TINY).attack == "terse"
 
 
 def replace_class() -> type[Attack]:

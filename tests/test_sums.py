@@ -297,7 +297,9 @@ def worst_of(left: float, right: float, m: int, theta: float, rest: int) -> Floa
     """The largest cost over how many of the ``rest`` other coins are at each end."""
     low, high = 0.5 - theta, 0.5 + theta
     bases = [np.convolve(heads(k, high), heads(rest - k, low)) for k in range(rest + 1)]
-    return np.max([coins_exactly(left, right, m, base) for base in bases], axis=0)  # type: ignore[no-any-return]
+    costs: Floats = np.stack([coins_exactly(left, right, m, base) for base in bases])
+    largest: Floats = costs.max(axis=0)
+    return largest
 
 
 def test_one_message_of_one_coordinate_by_hand_and_one_that_becomes_nothing() -> None:

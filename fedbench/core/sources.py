@@ -6,6 +6,7 @@ import inspect
 import linecache
 import marshal
 import os
+import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,6 +14,8 @@ from pathlib import Path
 from types import CellType, FunctionType
 
 PLAIN = (bool, int, float, str)  # types of values that are part of a source without a file
+# Python's own files, of which `dataclass` takes methods: __repr__ is reprlib's from 3.13 on.
+_OF_DATACLASSES = (dataclasses.__file__, reprlib.__file__)
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,7 @@ def _methods(made: type) -> list[FunctionType]:
         for member in vars(made).values()
     ]
     functions = [member for member in members if isinstance(member, FunctionType)]
-    # A dataclass has a __repr__ of Python's own file.
-    return [f for f in functions if f.__code__.co_filename != dataclasses.__file__]
+    return [f for f in functions if f.__code__.co_filename not in _OF_DATACLASSES]
 
 
 def captured(made: type) -> list[tuple[str, str, object]]:

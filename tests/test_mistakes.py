@@ -38,7 +38,7 @@ TYPED: list[tuple[str, str]] = [
     ("attack --chunk 99999999999999999999", "--chunk must be <= 65536"),
     (
         "attack --clients 1000000 --per-round 900000 --partition virtual -p fedavg -d krum",
-        "a round of 900000 clients), but defense krum reads each of them; use --defense mean",
+        "of 900000 clients), but defense krum compares all pairs of them; use --defense median",
     ),
     ("attack --workers 99999999999", "--workers must be <= 65536"),
     (f"attack --out {LONG}", "--out must be a folder that can be written"),

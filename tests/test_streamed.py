@@ -431,6 +431,17 @@ def test_only_rounds_of_gigabytes_are_streamed_unasked(monkeypatch: pytest.Monke
         streams(whole, None)
 
 
+def test_a_rule_of_distances_needs_room_for_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamed, "memory", lambda: streamed.A_PAIR * 10**2)
+    for rule in ("krum", "nnm+median"):
+        assert obstacle(prepare(scenario(protocol="fedavg", defense=rule), "cpu")) is None
+    monkeypatch.setattr(streamed, "memory", lambda: streamed.A_PAIR * 10**2 - 1)
+    for rule in ("krum", "nnm+median"):
+        why = obstacle(prepare(scenario(protocol="fedavg", defense=rule), "cpu"))
+        assert why == f"defense {rule} compares all pairs of them; use --defense median"
+    assert obstacle(prepare(scenario(protocol="fedavg", defense="median"), "cpu")) is None
+
+
 def test_the_command_refuses_a_round_that_fits_in_no_memory_before_it_writes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mistake: Mistake
 ) -> None:

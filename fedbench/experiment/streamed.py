@@ -67,6 +67,7 @@ from fedbench.payload.kept import Filed, PacketFile
 from fedbench.payload.packets import Packet
 
 LARGEST = 1 << 32  # bytes of a round that is kept whole, if it can be streamed
+A_PAIR = 48  # bytes that distances of two clients take in all steps of a rule, roughly
 A_NUMBER = 24  # bytes that a whole round takes for each parameter of a client, roughly
 
 
@@ -123,6 +124,9 @@ def obstacle(setup: Setup) -> str | None:
         return "rules and attacks of other processes get whole rounds; leave --isolate out"
     if not (needs_sums(setup) or plugins.defense.keeps):
         return f"defense {plugins.defense_name} reads each of them; use --defense median"
+    pairs = not (needs_sums(setup) or ask(plugins.defense, "traits", Traits).columns)
+    if pairs and A_PAIR * scenario.per_round**2 > memory():
+        return f"defense {plugins.defense_name} compares all pairs of them; use --defense median"
     if not needs_sums(setup) and issubclass(plugins.protocol.sends, Patch):
         return "a packet of a patch does not say all of its values; use --defense mean"
     if needs.defense or attack.learns or threat_model.recruits(attack) != 0:

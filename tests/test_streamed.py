@@ -42,6 +42,7 @@ from fedbench_attacks.bits import Margin, MaskIPM
 from fedbench_defenses.distances import squared_distances
 from fedbench_defenses.mean import Mean
 from fedbench_defenses.median import Median
+from fedbench_defenses.mixing import NNM
 from fedbench_defenses.multi_krum import MultiKrum
 
 CHUNK = 3  # of the ten clients of a round, so that parts are cut unevenly
@@ -269,6 +270,16 @@ def test_packets_in_a_file_that_becomes_full() -> None:
         packets.put(Packet(b"fgh", 24))
 
 
+def test_there_is_a_file_only_where_packets_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(**_: Any) -> Any:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr("fedbench.payload.kept.TemporaryFile", none)
+    play(scenario(protocol="fedavg", rounds=1), stream=True)
+    with pytest.raises(ConfigError, match="got 'No usable temporary directory found'; set TMPDIR"):
+        play(scenario(protocol="fedavg", rounds=1, defense="median"), stream=True)
+
+
 def test_mixed_messages_by_hand() -> None:
     rows = FloatVectors(torch.tensor([[0.0, 8.0], [4.0, 0.0], [torch.nan, 1.0]]))
     kept = KeptMessages(rows.take([]), rows.encode(), at_once=2, width=1)
@@ -281,6 +292,7 @@ def test_mixed_messages_by_hand() -> None:
     assert first.mean().tolist() == [3, 2]
     both_ways = mixed.mixed(torch.tensor([[0.5, 0.5]], dtype=torch.float64))
     assert [tile[0, 0].item() for tile in both_ways.columns()] == [2.5, 3]
+    assert kept.mixed(torch.tensor([[0, 0.5, 0.5]], dtype=torch.float64)).mean().isnan().all()
     spoilt = kept.mixed(torch.tensor([[1.0, 0, 0], [0, 0.5, 0.5]], dtype=torch.float64))
     assert [tile[:, 0].isnan().tolist() for tile in spoilt.columns()] == 2 * [[False, True]]
     assert squared_distances(spoilt).tolist() == [[0, torch.inf], [torch.inf, 0]]
@@ -347,7 +359,25 @@ def test_a_rule_that_replaces_its_aggregate_has_sums_of_another() -> None:
     assert Median().keeps
     assert not MultiKrum().folds
     assert MultiKrum().keeps
-    for rule in (Doubled(), Turned(f=1)):
+
+    class Clipped(Median):
+        """Rule that looks at whole rows first, though it has the traits of one of columns."""
+
+        def aggregate(
+            self, received: Payload, state: None, view: ServerView
+        ) -> tuple[torch.Tensor, None]:
+            x = torch.nn.functional.normalize(received.values())
+            return super().aggregate(FloatVectors(x), state, view)
+
+    class Other(NNM):
+        """Prefilter that changes rows, and has the shares of one that mixes them otherwise."""
+
+        def transform(self, received: Payload, view: ServerView) -> tuple[Payload, None]:
+            return received, None
+
+    assert NNM(f=1).before(Median()).keeps
+    assert not NNM(f=1).before(Clipped()).keeps
+    for rule in (Doubled(), Turned(f=1), Clipped(), Other(f=1).before(Median())):
         assert not rule.folds
         assert not rule.keeps
         setup = prepare(scenario(protocol="fedavg", defense=rule), "cpu")
@@ -440,6 +470,10 @@ def test_a_rule_of_distances_needs_room_for_all_pairs(monkeypatch: pytest.Monkey
         why = obstacle(prepare(scenario(protocol="fedavg", defense=rule), "cpu"))
         assert why == f"defense {rule} compares all pairs of them; use --defense median"
     assert obstacle(prepare(scenario(protocol="fedavg", defense="median"), "cpu")) is None
+    monkeypatch.setattr(streamed, "LARGEST", 0)
+    monkeypatch.setattr(streamed, "A_NUMBER", 1e-6)  # a small model, whose rows fit
+    with pytest.raises(Incompatible, match="krum compares all pairs"):
+        streams(prepare(scenario(protocol="fedavg", defense="krum"), "cpu"), None)
 
 
 def test_the_command_refuses_a_round_that_fits_in_no_memory_before_it_writes(

@@ -243,8 +243,8 @@ class Defense(Stage, ABC, Generic[State]):
 
         A cohort whose rows do not fit in memory may fit as packets, which are decoded as often as
         they are read. By default a few columns at a time are aggregated, which is right for rules
-        with `Traits.columns`. Others override this, or are not played there. It is equal to
-        `aggregate` up to rounding.
+        with `Traits.columns`, unless they remember rounds or have findings. Others override this,
+        or are not played there. It is equal to `aggregate` up to rounding.
         """
         if not self.traits().columns:
             raise NotImplementedError
@@ -257,7 +257,9 @@ class Defense(Stage, ABC, Generic[State]):
     @property
     def keeps(self) -> bool:
         """True if packets are enough for it: if `aggregate_kept` is that of its `aggregate`."""
-        return self.traits().columns or _belongs(type(self), "aggregate_kept")
+        traits = self.traits()
+        alone = traits.columns and not traits.history and _belongs(type(self), "traits")
+        return alone or _belongs(type(self), "aggregate_kept")
 
     def sensitivity(self, clip: float, n: int) -> float | None:
         """Return the L2 change when one row of norm ``clip`` is replaced, if proved."""
@@ -280,14 +282,19 @@ class Defense(Stage, ABC, Generic[State]):
         return self.select(squared)
 
 
-def _belongs(kind: type[Defense[Any]], name: str) -> bool:
-    """Return whether a class has this method, not from before the ``aggregate`` that it has."""
+def belongs(kind: type, name: str, beside: str, base: type) -> bool:
+    """Return whether a class overrides this method of ``base``, not before ``beside`` was."""
     for each in kind.__mro__:
         if name in vars(each):
-            return each is not Defense
-        if "aggregate" in vars(each):
+            return each is not base
+        if beside in vars(each):
             return False
     return False
+
+
+def _belongs(kind: type[Defense[Any]], name: str) -> bool:
+    """Return whether a class has this method, not from before the ``aggregate`` that it has."""
+    return belongs(kind, name, "aggregate", Defense)
 
 
 def require_f(stage: Stage) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import hooks, undeclared
-from fedbench.api.defense import Defense, ServerView, Stage, Traits, require_f
+from fedbench.api.defense import Defense, ServerView, Stage, Traits, belongs, require_f
 from fedbench.api.undeclared import advised
 from fedbench.payload import FloatVectors, KeptMessages, Payload, Spec
 
@@ -144,7 +144,7 @@ class Chain(Defense[Any], chain=True):
     @property
     def keeps(self) -> bool:
         """True if both can do with packets; mixed bits are not measured from their middle."""
-        mixes = type(self.first).mixture is not Prefilter.mixture
+        mixes = belongs(type(self.first), "mixture", "transform", Prefilter)
         return mixes and self.rule.keeps and self.rule.traits().shift
 
     def aggregate_kept(

@@ -1,4 +1,4 @@
-"""Rounds whose messages are added up as they come: memory does not grow with the cohort.
+"""Rounds whose messages are added up as they come: sums do not grow with the cohort.
 
 Rules that must look at each message again get its packet, which is decoded as often as they look.
 """
@@ -82,7 +82,7 @@ def streams(setup: Setup, wanted: bool | None) -> bool:
     why = obstacle(setup)
     if why is None:
         return True
-    if wanted or size > memory():
+    if wanted or size > memory() or not has_room_for_pairs(setup):
         least = f"about {size / 2**30:.1f} GiB for a round of {setup.scenario.per_round} clients"
         raise Incompatible(
             f"messages must be added up as they come where they do not fit in memory ({least}), "
@@ -113,6 +113,13 @@ def needs_sums(setup: Setup) -> bool:
     return setup.plugins.defense.folds and enough
 
 
+def has_room_for_pairs(setup: Setup) -> bool:
+    """Return False if distances of all pairs fit in no memory, and the rule is one of packets."""
+    rule = setup.plugins.defense
+    apart = needs_sums(setup) or ask(rule, "traits", Traits).columns or not rule.keeps
+    return apart or A_PAIR * setup.scenario.per_round**2 <= memory()
+
+
 def obstacle(setup: Setup) -> str | None:
     """Return what of a run needs all messages of a round, and what to do; None if nothing does."""
     plugins = setup.plugins
@@ -124,8 +131,7 @@ def obstacle(setup: Setup) -> str | None:
         return "rules and attacks of other processes get whole rounds; leave --isolate out"
     if not (needs_sums(setup) or plugins.defense.keeps):
         return f"defense {plugins.defense_name} reads each of them; use --defense median"
-    pairs = not (needs_sums(setup) or ask(plugins.defense, "traits", Traits).columns)
-    if pairs and A_PAIR * scenario.per_round**2 > memory():
+    if not has_room_for_pairs(setup):
         return f"defense {plugins.defense_name} compares all pairs of them; use --defense median"
     if not needs_sums(setup) and issubclass(plugins.protocol.sends, Patch):
         return "a packet of a patch does not say all of its values; use --defense mean"
@@ -158,7 +164,6 @@ class Sums:
     accepted: Tensor = field(init=False)
     entropy: list[float] = field(default_factory=list)
     headers: list[dict[str, ForgedHeader]] = field(default_factory=list)
-    file: PacketFile = field(default_factory=PacketFile)
     arrived: dict[int, Filed] = field(default_factory=dict)  # of each row that was accepted
     meant: dict[int, Filed] = field(default_factory=dict)  # of each row, as if it were honest
     changed: bool = False  # whether the server got anything but honest messages
@@ -168,6 +173,11 @@ class Sums:
     def __post_init__(self) -> None:
         self.bits = [0] * self.n
         self.accepted = torch.zeros(self.n, dtype=torch.bool)
+
+    @cached_property
+    def file(self) -> PacketFile:
+        """File of the packets, which is there once one is kept."""
+        return PacketFile()
 
 
 def added(sums: FoldedMessages | None, more: FoldedMessages) -> FoldedMessages:
@@ -297,12 +307,15 @@ class Stream:
 
     def keep(self, part: Honest, packets: Sequence[Packet], accepted: Tensor, same: bool) -> None:
         """Keep the packets of some clients that were accepted, and those of their honest selves."""
-        sums = self.sums
-        filed = [sums.file.put(packet) for packet in packets]
-        rows = zip(part.rows, filed, accepted.tolist(), strict=True)
-        sums.arrived |= {row: place for row, place, good in rows if good}
-        meant = filed if same else [sums.file.put(packet) for packet in part.payload.encode()]
-        sums.meant |= dict(zip(part.rows, meant, strict=True))
+        file = self.sums.file
+        rows = zip(part.rows, packets, accepted.tolist(), strict=True)
+        arrived = {row: file.put(packet) for row, packet, good in rows if good}
+        self.sums.arrived |= arrived
+        if same:
+            self.sums.meant |= arrived
+            return
+        honest = zip(part.rows, part.payload.encode(), strict=True)
+        self.sums.meant |= {row: file.put(packet) for row, packet in honest}
 
     def read(
         self, sums: FoldedMessages, packets: dict[int, Filed]

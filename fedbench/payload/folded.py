@@ -109,7 +109,7 @@ class FoldedMessages:
     def deviation(self) -> Tensor:
         """Return the standard deviation ``(k,)`` float64 of at least two messages, ddof 1.
 
-        Where all say the same it may be the rounding of the sums, up to 1e-8 of what they say.
+        Where all say the same it may be the rounding of the sums instead of 0.
         """
         assert self.squares is not None
         spread = self.squares - self.total.square() / self.count

@@ -21,7 +21,13 @@ BYTES = 1 << 29  # of values that are decoded at once
 
 
 def _file() -> FileIO:
-    return TemporaryFile(prefix="fedbench-", buffering=0)
+    try:
+        return TemporaryFile(prefix="fedbench-", buffering=0)
+    except OSError as error:
+        raise ConfigError(
+            f"the packets of a round must find room in a temporary folder, got {error.strerror!r}; "
+            "set TMPDIR to one"
+        ) from error
 
 
 @dataclass(eq=False)
@@ -116,7 +122,8 @@ class KeptMessages:
             some = self.packets[start : start + self.at_once]
             read = [packet.read() if isinstance(packet, Filed) else packet for packet in some]
             decoded, _ = self.form.decode(read, self.form.spec, self.form.values().device)
-            assert decoded is not None  # they were accepted
+            assert decoded is not None
+            assert len(decoded) == len(some)  # they were accepted
             yield decoded
 
     def columns(self) -> Iterator[Tensor]:
@@ -158,15 +165,19 @@ class KeptMessages:
     def mean(self) -> Tensor:
         """Return the mean ``(k,)`` of `values`, all of the same weight, summed in float64."""
         sums = FoldedMessages.none(self.form)
+        spoilt = False
         start = 0
         for part in self.parts():
             weights = torch.ones(len(part), dtype=torch.float64)
             if self.shares is not None:
                 weights = self.shares[:, start : start + len(part)].mean(dim=0).cpu()
             read = weights > 0  # what is in none of them may be anything
-            sums += FoldedMessages.of(part.take(read.nonzero()[:, 0]), weights[read])
+            rows = part.take(read.nonzero()[:, 0])
+            sums += FoldedMessages.of(rows, weights[read])
+            spoilt |= self.shares is not None and not bool(finite_rows(rows.values()).all())
             start += len(part)
-        return sums.mean(weighted=self.shares is not None)
+        mean = sums.mean(weighted=self.shares is not None)
+        return torch.full_like(mean, torch.nan) if spoilt else mean  # as `mixed_rows` has it
 
 
 def mixed_rows(shares: Tensor, x: Tensor, finite: Tensor) -> Tensor:

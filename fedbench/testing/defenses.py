@@ -252,12 +252,19 @@ def _check_kept(defense: Defense[Any], payload: Payload) -> None:
         return
     k = payload.values().shape[1]
     kept = KeptMessages(payload.take([]), payload.encode(), at_once=2, width=max(k // 3, 1))
-    view = view_of(payload)
-    state = defense.init(payload.spec)
-    back = hooks.aggregate(defense, kept, state, declared(defense, view))[0].double()
-    alike = torch.allclose(back, answer(defense, payload, view).double(), rtol=1e-5, atol=1e-5)
+    answers = []
+    for received in (kept, payload):
+        view = declared(defense, view_of(payload))
+        out = hooks.aggregate(defense, received, defense.init(payload.spec), view)[0].double()
+        answers.append((out, view.findings))
+    (back, found), (whole, meant) = answers
+    alike = torch.allclose(back, whole, rtol=1e-5, atol=1e-5)
+    alike &= found.notes.keys() == meant.notes.keys()
+    alike &= (found.kept is None) == (meant.kept is None)
     name = type(payload).__name__
-    assert alike, f"{name}: aggregate_kept, or Traits.columns, must answer what aggregate does"
+    assert alike, (
+        f"{name}: aggregate_kept, or Traits.columns, must answer and find what aggregate does"
+    )
 
 
 def _check_equivariance(defense: Defense[Any], x: Tensor) -> None:

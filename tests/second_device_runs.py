@@ -90,8 +90,10 @@ def played(executor: str, **fields: Any) -> dict[str, Any]:
         assert sum(row.malicious for row in here.rounds) > 0, "nobody attacked"
     expected, found = (dict(leaves(record.measured())) for record in (here, there))
     names = sorted(expected.keys() | found.keys())
-    # A slope along a direction is a difference of two losses over a step of 1e-3.
-    close = 1e-3 if registry.split(scenario.protocol)[0] in ("decomfl", "fedkseed") else 1e-5
+    # A slope along a direction is a difference of two losses over a step of 1e-3. SignGuard counts
+    # signs of coordinates near 0, which a rounding turns on some processors, and then clusters.
+    loose = registry.split(scenario.protocol)[0] in ("decomfl", "fedkseed")
+    close = 1e-3 if loose or scenario.defense.startswith("signguard") else 1e-5
     differences = [
         f"{name}: {expected.get(name)} on the CPU, {found.get(name)} on the device"
         for name in names

@@ -64,6 +64,10 @@ class ALIE(TwoSided):
         """True below the mean: the worse side hangs on what all of its clients learned."""
         return self.side == "minus"
 
+    @property
+    def reads_squares(self) -> bool:
+        return True
+
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
         if view.sums is None:
             return super().craft(view, memory)

@@ -310,6 +310,11 @@ class Attack:
         return False
 
     @property
+    def reads_squares(self) -> bool:
+        """True if an attack that `folds` needs the sum of the squared values, too."""
+        return False
+
+    @property
     def recruits(self) -> int | None:
         """Number of its own clients, in the round or not, that train for it; None: all of them.
 

@@ -199,16 +199,18 @@ class Honest:
     view: ServerView  # that a rule would be shown of these clients
 
 
-def finite(sums: FoldedMessages, part: Honest) -> FoldedMessages:
+def finite(sums: FoldedMessages, part: Honest, squares: bool = False) -> FoldedMessages:
     """Return the sums of the honest messages of a part, without those that are not finite.
 
-    An adversary reads messages, not the weights that the server gives them, and their squares.
+    An adversary reads messages, not the weights that the server gives them, and their ``squares``
+    if it asks for them.
     """
-    if bool(torch.isfinite(sums.total).all()):
-        return sums.unweighted().with_squares(part.payload)
-    rows = finite_rows(part.payload.values()).nonzero()[:, 0].cpu()
-    left = part.payload.take(rows)
-    return FoldedMessages.of(left, part.view.weights[rows]).unweighted().with_squares(left)
+    read = part.payload
+    if not bool(torch.isfinite(sums.total).all()):
+        rows = finite_rows(read.values()).nonzero()[:, 0].cpu()
+        read = read.take(rows)
+        sums = FoldedMessages.of(read, part.view.weights[rows])
+    return sums.unweighted().with_squares(read) if squares else sums.unweighted()
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,6 +224,11 @@ class Stream:
     broadcast: Payload  # of all clients, or one row for each
     view: ServerView
     sums: Sums
+
+    @property
+    def squares(self) -> bool:
+        """Whether the adversary asks for sums of squares."""
+        return self.setup.attack(self.step).reads_squares
 
     @cached_property
     def tree(self) -> Tree:
@@ -296,7 +303,7 @@ class Stream:
             sums.received = added(sums.received, arrived)
             sums.honest = added(sums.honest, sent)
             if shown:
-                sums.seen = added(sums.seen, finite(sent, part))
+                sums.seen = added(sums.seen, finite(sent, part, self.squares))
         malicious = setup.population.malicious[part.ids]
         entropy = entropy_bits(part.payload, ~malicious)
         sums.entropy += [] if entropy is None else [entropy]
@@ -341,7 +348,7 @@ class Stream:
             for some in self.parts(rows):  # all are read before one is written: they train twice
                 part = self.honest(some, remembers=False)
                 sums = FoldedMessages.of(part.payload, part.view.weights)
-                self.sums.seen = added(self.sums.seen, finite(sums, part))
+                self.sums.seen = added(self.sums.seen, finite(sums, part, self.squares))
         first = 0
         for some in self.parts(rows):
             part = self.honest(some)

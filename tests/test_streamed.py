@@ -327,6 +327,14 @@ def test_a_kept_message_that_is_not_finite_is_far_from_all() -> None:
     assert squared_distances(kept).tolist() == [[0, far, far], [far, 0, 34], [far, 34, 0]]
 
 
+def test_distances_of_kept_messages_are_taken_about_one_of_them() -> None:
+    # About 0 their products are 1e18, which float64 knows to 128; float32 has steps of 64 there.
+    rows = FloatVectors(torch.tensor([[0.0, 1e9], [1.0, 1e9 + 128], [3.0, 1e9 + 64]]))
+    kept = KeptMessages(rows.take([]), rows.encode(), width=1)
+    distances = [[0, 16385, 4105], [16385, 0, 4100], [4105, 4100, 0]]  # 1 + 128^2, 9 + 64^2, ...
+    assert squared_distances(kept).tolist() == distances
+
+
 def test_as_many_columns_are_decoded_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     bits = BinaryMasks(torch.ones(3, 5, dtype=torch.bool), torch.zeros(3, 0))
     kept = KeptMessages(bits.take([]), bits.encode())

@@ -85,9 +85,8 @@ def test_bits_are_packed_where_a_code_would_not_save_a_word(
     count: int, ones: int, packed: bool
 ) -> None:
     bits = bits_with(ones, count)
-    right, wrong = coded_words(bits), packed_bits(bits)
-    if packed:
-        right, wrong = wrong, right
+    right = packed_bits(bits) if packed else coded_words(bits)
+    wrong = coded_words(bits) if packed else packed_bits(bits)
     data, length = wire.code_bits(bits)
     assert data.tobytes() == right
     assert length == (32 + count if packed else 8 * len(right))

@@ -32,6 +32,19 @@ def test_torch_and_numpy_draw_the_same_bits(seed: int, count: int, name: int) ->
     p = key.fold("p").uniform(count)
     assert torch.equal(key.coins(p), twin.coins(p))
     assert torch.equal(key.coins(p), key.shorts(count) < p * 2**16)
+    assert torch.equal(key.uniform(count), twin.uniform(count))
+    for chances in (p, p.double() - 2.0**-40):
+        assert torch.equal(key.bernoulli(chances), twin.uniform(count) < chances)
+
+
+def test_draws_of_several_blocks_are_those_that_torch_computes_at_once() -> None:
+    key, count, skip = Key(2**64 - 3), 3 * rng._BLOCK + 7, rng._BLOCK + 5
+    twin = Key(key.tensor())
+    assert torch.equal(key.bits(count), twin.bits(count))
+    uniform, p = twin.uniform(count), Key(8).uniform(2, count)[:, ::2]  # not one piece of memory
+    assert torch.equal(key.uniform(count), uniform)
+    assert torch.equal(key.uniform(count - skip, skip=skip), uniform[skip:])
+    assert torch.equal(key.bernoulli(p), twin.uniform(*p.shape) < p)
 
 
 def test_the_generator_is_splitmix64_whatever_is_drawn_of_it() -> None:

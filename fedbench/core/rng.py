@@ -13,7 +13,7 @@ from a `Secret`, one way: it leads neither back to the run nor to another plug-i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache, partial
 from hashlib import blake2b
@@ -25,6 +25,8 @@ from torch import Tensor
 
 from fedbench.core.copies import sent
 from fedbench.core.devices import accelerated
+
+Words = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 _GAMMA = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio, made odd
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -44,11 +46,29 @@ def _mix_int(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def _mix_numpy(z: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> None:
-    for shift, factor in _MIX:
-        z ^= z >> np.uint64(shift)
-        z *= np.uint64(factor)
-    z ^= z >> np.uint64(31)
+def _blocks(seed: int, count: int, skip: int, shift: int = 0) -> Iterator[tuple[slice, Words]]:
+    """Yield the draws of a stream ``>> shift``, a block at a time, and the places of each block.
+
+    All blocks lie in one buffer: a block is to be read before the next one.
+    """
+    draws, shifted = np.empty((2, min(count, _BLOCK)), dtype=np.uint64)
+    for start in range(0, count, _BLOCK):
+        z, moved = draws[: count - start], shifted[: count - start]
+        np.add(_steps()[: len(z)], np.uint64(seed + (skip + start) * _GAMMA & _MASK), out=z)
+        for distance, factor in _MIX:
+            z ^= np.right_shift(z, np.uint64(distance), out=moved)
+            z *= np.uint64(factor)
+        if shift < 33:  # a number of 33 bits changes none of the others
+            z ^= np.right_shift(z, np.uint64(31), out=moved)
+        if shift:
+            z >>= np.uint64(shift)
+        yield slice(start, start + len(z)), z
+
+
+@cache
+def _steps() -> Words:
+    """Return what the draws of a block add to the seed."""
+    return np.arange(1, _BLOCK + 1, dtype=np.uint64) * np.uint64(_GAMMA)
 
 
 def _shift_right(z: Tensor, shift: int) -> Tensor:
@@ -244,13 +264,8 @@ class Key:
         """
         if isinstance(self.seed, int) and not accelerated(torch.device(device)):
             out = np.empty(count, dtype=np.uint64)
-            for start in range(0, count, _BLOCK):
-                stop = min(start + _BLOCK, count)
-                z = np.arange(skip + start + 1, skip + stop + 1, dtype=np.uint64)
-                z *= np.uint64(_GAMMA)
-                z += np.uint64(self.seed)
-                _mix_numpy(z)
-                out[start:stop] = z
+            for places, draws in _blocks(self.seed, count, skip):
+                out[places] = draws
             return torch.from_numpy(out.view(np.int64))
         if isinstance(self.seed, Tensor):
             assert not skip
@@ -268,8 +283,14 @@ class Key:
         >>> torch.equal(Key(0).uniform(1, 3, skip=3), Key(0).uniform(2, 3)[1:])
         True
         """
-        draws = _shift_right(self.bits(math.prod(shape), device, skip), 40)
-        return draws.to(torch.float32).mul_(2.0**-24).reshape(shape)
+        count = math.prod(shape)
+        if isinstance(self.seed, int) and not accelerated(torch.device(device)):
+            out = np.empty(count, dtype=np.float32)
+            for places, draws in _blocks(self.seed, count, skip, 40):
+                out[places] = draws.view(np.int64)  # a signed number is quicker to convert
+            return torch.from_numpy(out).mul_(2.0**-24).reshape(shape)
+        integers = _shift_right(self.bits(count, device, skip), 40)
+        return integers.to(torch.float32).mul_(2.0**-24).reshape(shape)
 
     def integers(self, below: int, count: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw ``(count,)`` int64 in ``0 .. below - 1``, equally likely to ``below * 2**-32``.
@@ -299,7 +320,14 @@ class Key:
 
     def bernoulli(self, p: Tensor) -> Tensor:
         """Draw a bool of the shape of ``p``: True with probability ``p``, to 2**-24."""
-        return self.uniform(*p.shape, device=p.device) < p
+        if not isinstance(self.seed, int) or accelerated(p.device) or p.dtype != torch.float32:
+            return self.uniform(*p.shape, device=p.device) < p
+        chances = p.detach().reshape(-1).numpy()
+        out = np.empty(len(chances), dtype=bool)
+        for places, draws in _blocks(self.seed, len(chances), 0, 40):
+            drawn = draws.view(np.int64).astype(np.float32)
+            np.less(drawn, chances[places] * np.float32(2**24), out=out[places])
+        return torch.from_numpy(out).reshape(p.shape)
 
     def signs(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw float32 in {-1, +1}, each with probability 1/2."""

@@ -25,6 +25,7 @@ from fedbench.payload import (
     SignBits,
     SparseVectors,
     TopRankings,
+    identical,
     ranking,
     reputation,
     same,
@@ -179,6 +180,17 @@ def test_rows_are_taken_from_the_end_too_and_put_only_into_their_own_form() -> N
         FloatVectors(torch.zeros(2, 3)).put([0], SignBits(torch.ones(1, 3, dtype=torch.bool)))  # type: ignore[arg-type]
     with pytest.raises(IllegalPayloadError, match="form"):
         FloatVectors(torch.zeros(2, 3)).put([0], FloatVectors(torch.zeros(1, 4)))
+
+
+def test_messages_are_identical_if_every_bit_and_float_is() -> None:
+    bits, rest = torch.tensor([[True, False, True]] * 2), torch.tensor([[0.5], [torch.inf]])
+    x = BinaryMasks(bits, rest)
+    assert identical(x, BinaryMasks(bits.clone(), rest.clone()))
+    assert not identical(x, BinaryMasks(bits ^ torch.eye(2, 3).bool(), rest))
+    assert not identical(x, BinaryMasks(bits, rest - 0.25))
+    assert not identical(x, x.take([0]))
+    nan = BinaryMasks(bits, rest * torch.nan)
+    assert not identical(nan, nan)
 
 
 SHARED = Shared(ConvNet((1, 4, 4), ((3,),), (5,), 3), 3, torch.device("cpu"))  # 27, 60, 15 weights

@@ -186,8 +186,11 @@ def test_rules_transforms_and_macs_by_hand_are_the_real_ones() -> None:
 
 def test_sums_over_tiles_are_sums_and_rows_that_are_not_finite_are_found() -> None:
     coins = Key(3).uniform(3, 70_000) < 0.5
-    assert torch.equal(column_sums(coins, torch.int64), coins.sum(dim=0))
-    assert torch.equal(row_sums(coins, torch.int64), coins.sum(dim=1))
+    agreed = Key(4).uniform(600, 50) < 0.99  # more ones in a column than a byte can hold
+    for bits in (coins, coins.T, agreed, agreed[:0], agreed[:, :0]):
+        for x in (bits, bits.to(torch.int8)):  # NumPy's way and torch's tiles
+            assert torch.equal(column_sums(x, torch.int64), bits.sum(dim=0))
+            assert torch.equal(row_sums(x, torch.int64), bits.sum(dim=1))
     assert finite_rows(torch.tensor([[1, 2]])).tolist() == [True]
     x = torch.zeros(6, 4)
     x[0, 1], x[1, 2], x[2, 3], x[3, 0], x[4] = torch.nan, torch.inf, -torch.inf, 3e38, 3e38

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Attack, AttackView, Choices, Knowledge
+from fedbench.core.devices import accelerated
 from fedbench.core.errors import require
 from fedbench.core.order_statistics import largest
 from fedbench.payload import BinaryMasks, NoiseMasks, Payload, SignBits
@@ -243,9 +244,12 @@ class MaskVotes(Reader):
             tie = key.uniform(len(theta), device=theta.device)
             bits = largest((theta + 1e-6 * tie)[None], ones)
         else:
-            u = key.uniform(rows, len(theta), device=theta.device, skip=skip).double() + 2.0**-25
+            u = key.uniform(rows, len(theta), device=theta.device, skip=skip)
             # The clip keeps certain bits certain: 24-bit draws reach +-17.4 only.
-            bits = largest(torch.logit(theta, eps=1e-16) + torch.logit(u), ones)
+            wanted = torch.logit(theta, eps=1e-16)
+            at_once = rows if accelerated(theta.device) else 1  # a row's numbers stay in cache
+            noises = (some.double().add_(2.0**-25).logit_() for some in torch.split(u, at_once))
+            bits = torch.cat([largest(noise.add_(wanted), ones) for noise in noises])
         return with_bits(view.own, bits), memory
 
 

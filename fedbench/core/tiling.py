@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,6 +51,11 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
 
 def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     """``(k,)`` sums of ``x (n, k)`` over its rows, added up in ``dtype``."""
+    if x.dtype == torch.bool and not accelerated(x.device):
+        sums = torch.zeros(x.shape[1], dtype=dtype)
+        for some in torch.split(x.view(torch.uint8), 255):  # no more ones fit in a byte
+            sums += some.sum(dim=0, dtype=torch.uint8)
+        return sums
     out = torch.empty(x.shape[1], dtype=dtype, device=x.device)
     for tile, part in tiles(x, out):
         torch.sum(tile, dim=0, dtype=dtype, out=part)
@@ -58,6 +64,8 @@ def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def row_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     """``(n,)`` sums of ``x (n, k)`` over its columns, added up in ``dtype``."""
+    if x.dtype == torch.bool and not accelerated(x.device):
+        return torch.tensor([np.count_nonzero(row) for row in x.numpy()], dtype=dtype)
     out = torch.zeros(len(x), dtype=dtype, device=x.device)
     for (tile,) in tiles(x):
         out += tile.sum(dim=1, dtype=dtype)

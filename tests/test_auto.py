@@ -200,6 +200,7 @@ def gain(r: Round) -> float:
     return float(r.notes["loss"]) - float(r.notes["honest loss"])
 
 
+@pytest.mark.edges("fedavg", "fsl")
 @pytest.mark.parametrize("protocol", ["fedavg", "fsl", "fedpm", "signsgd", "drive"])
 def test_what_is_played_is_the_worst_of_what_was_tried(protocol: str) -> None:
     scenario = SMALL.model_copy(update={"protocol": protocol, "attack": "auto:budget=0.5"})
@@ -243,7 +244,7 @@ def test_each_tier_has_its_version(attack: str) -> None:
 
 
 def one_of_each_step() -> list[str]:
-    """Return a protocol of every alphabet and server's step, which a long rehearsal takes ahead."""
+    """Return a protocol of every alphabet and server's step, which rehearsals take ahead."""
     chosen: dict[object, str] = {}
     for name in registry.names("protocol"):
         plugin = registry.plugin("protocol", name)
@@ -254,7 +255,11 @@ def one_of_each_step() -> list[str]:
 @pytest.mark.parametrize(
     ("protocol", "budget"),
     [
-        *((name, 0.3) for name in registry.names("protocol")),
+        *((name, 0.3) for name in one_of_each_step()),
+        *(
+            pytest.param(name, 0.3, marks=pytest.mark.slow)
+            for name in sorted({*registry.names("protocol")} - {*one_of_each_step()})
+        ),
         *(pytest.param(name, 7, marks=pytest.mark.slow) for name in one_of_each_step()),
     ],
 )

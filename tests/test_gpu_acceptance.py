@@ -163,6 +163,7 @@ def test_a_counted_step_is_what_a_further_step_costs() -> None:
     assert stacked.flops == 4 * 4 * 6 * (27 * 16 + 60 + 15)
 
 
+@pytest.mark.slow
 def test_a_step_of_many_clients_is_predicted_from_steps_of_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

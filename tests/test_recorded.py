@@ -120,6 +120,7 @@ def found(
     return watched.moves + watched.makes
 
 
+@pytest.mark.slow
 def test_a_launch_reads_no_number_and_moves_none() -> None:
     for name in (*PROTOCOLS, *TRAINERS):
         assert found(registry.load("protocol", name)) == [], name

@@ -117,8 +117,12 @@ def identity(case: Case) -> Iterator[str]:
 
 def cohort(case: Case) -> Iterator[str]:
     """Require the clients of every round that follow from the seed, malicious or dropped out."""
+    known: dict[Scenario, list[tuple[list[int], int, int]]] = {}  # the same under every attack
     for run in case.records:
-        for r, drawn in zip(run.rounds, cohorts.rounds(run.scenario), strict=False):
+        played = run.scenario.model_copy(update={"attack": "none"})
+        if played not in known:
+            known[played] = list(cohorts.rounds(played))
+        for r, drawn in zip(run.rounds, known[played], strict=False):
             if (r.clients, r.malicious, r.dropped) != drawn:
                 _, malicious, dropped = drawn
                 yield (

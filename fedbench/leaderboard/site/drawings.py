@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # Width and height of the view box, points of a text, and letters after which a name is cut.
 SIZES = {"at-desk": (900, 420, 13, 24), "at-hand": (340, 360, 13, 14)}
 CURVE = (256, 152, 11)
+EMPTY = '<svg class="curve"></svg>'
 BITS = {"total": "up + down", "up": "up"}  # what bits may count
 VARIABLES = {
     INK: "ink",
@@ -145,15 +146,27 @@ def cut(name: str, letters: int) -> str:
     return flat if len(flat) <= letters else flat[: letters - 1].rstrip() + "…"
 
 
+def blank(view: RankedView, size: str, counted: str) -> Markup:
+    """Return a `scatter` in which nothing is drawn."""
+    return Markup(f'<svg class="scatter {size}"></svg>')
+
+
 @styled
-def curves(entry: Entry) -> list[tuple[str, bool, Markup]]:
-    """Draw accuracy over bits on the same axes: each attack, whether it is worst, its drawing."""
+def curves(entry: Entry, drawn: bool = True) -> list[tuple[str, bool, Markup]]:
+    """Draw accuracy over bits on the same axes: each attack, whether it is worst, its drawing.
+
+    Unless they are to be ``drawn``, drawings are empty.
+    """
     looks = {cell.attack: [p for p in cell.curve if p.bits > 0] for cell in entry.cells}
     end = max((point.bits for points in looks.values() for point in points), default=0.0)
     clean = next((points for attack, points in looks.items() if is_clean(attack)), [])
     worst = entry.score.attack
     return [
-        (words.attack(attack, entry), attack == worst, _curve(points, clean, end, attack == worst))
+        (
+            words.attack(attack, entry),
+            attack == worst,
+            _curve(points, clean, end, attack == worst) if drawn else Markup(EMPTY),
+        )
         for attack, points in looks.items()
         if points
     ]

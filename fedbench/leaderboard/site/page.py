@@ -9,6 +9,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -20,7 +21,7 @@ from fedbench.leaderboard.held_out import HeldOutResult, gaps
 from fedbench.leaderboard.leads import leads
 from fedbench.leaderboard.rules import Rules, newest
 from fedbench.leaderboard.site import words
-from fedbench.leaderboard.site.drawings import curves, scatter
+from fedbench.leaderboard.site.drawings import blank, curves, scatter
 from fedbench.leaderboard.site.files import data_files
 from fedbench.leaderboard.site.views import ENTRIES, RaceSection, sections
 from fedbench.tables import numbers
@@ -70,10 +71,11 @@ def render(board: Path, out: Path) -> list[Path]:
     return [out / name for name in texts]
 
 
-def rendered(board: Path, out: Path) -> dict[str, str]:
+def rendered(board: Path, out: Path, drawn: bool = True) -> dict[str, str]:
     """Return the pages of a board, as they would lie in the folder ``out``, by their name.
 
-    `ConfigError` if an entry or the rules cannot be read.
+    Drawings are empty unless they are to be ``drawn``, which takes most of the time. `ConfigError`
+    if an entry or the rules cannot be read.
     """
     board, out = board.resolve(), out.resolve()
     rules = newest(board)
@@ -83,7 +85,7 @@ def rendered(board: Path, out: Path) -> dict[str, str]:
     with warnings.catch_warnings():
         # A browser has letters that the font of matplotlib lacks.
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
-        return pages(shown, rules, board, out, met)
+        return pages(shown, rules, board, out, met, drawn)
 
 
 def edited(board: Path) -> list[str]:
@@ -95,7 +97,7 @@ def edited(board: Path) -> list[str]:
     """
     if not (board / "index.html").exists():
         return [f"{ENTRIES}/{page.name}" for page in sorted((board / ENTRIES).glob("*.html"))]
-    texts = rendered(board, board)
+    texts = rendered(board, board, drawn=False)
     other = [name for name, text in texts.items() if not _same(board / name, text)]
     left = stale(board / ENTRIES, {Path(name).name for name in texts})
     return other + [f"{ENTRIES}/{path.name}" for path in left]
@@ -120,12 +122,13 @@ def pages(
     board: Path,
     out: Path,
     met: Mapping[str, Sequence[HeldOutResult]],
+    drawn: bool = True,
 ) -> dict[str, str]:
     """Return every page by its name, those of the entries first, so that no link is ever dead.
 
     ``met`` is what held-out attacks did to entries, by their id.
     """
-    templates = environment()
+    templates = environment(drawn)
     page = templates.get_template("entry.html")
     index = templates.get_template("index.html")
     texts = {}
@@ -189,7 +192,7 @@ def stale(folder: Path, current: set[str]) -> list[Path]:
     ]
 
 
-def environment() -> Environment:
+def environment(drawn: bool = True) -> Environment:
     """Return templates that escape everything but the style, the script and the drawings."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -210,6 +213,8 @@ def environment() -> Environment:
         templates.filters.update(inspect.getmembers(texts, inspect.isfunction))
     templates.tests.update(web=words.is_web)
     templates.filters.update(scatter=scatter, curves=curves, brief=words.brief)
+    if not drawn:
+        templates.filters.update(scatter=blank, curves=partial(curves, drawn=False))
     return templates
 
 

@@ -257,12 +257,18 @@ def test_a_launch_takes_what_the_footprint_of_its_clients_leaves_room_for(
 ) -> None:
     engine = Padded(FedAvg(), SHARED, Schedule(2, 4))
     assert engine.width == engine.chunk == 32  # 32 of this network are nothing
+    clients = example_clients(FedAvg(), SHARED)
     bytes_each = footprint(NETWORK, 4)
-    monkeypatch.setattr("fedbench.executors.vmap.BUDGET", 2 * bytes_each + 1)
-    engine = dataclasses.replace(engine)
-    assert engine.width == 2
-    groups = engine.launches(example_clients(FedAvg(), SHARED), True)
-    assert [len(group) for group in groups] == [2, 2]
+    longest = max(engine.schedule.steps(len(client.x)) for client in clients)
+    samples = longest * 4 * 16 * 4  # of four images of 4 x 4 floats in each step
+    for budget, sizes in (
+        (2 * (bytes_each + samples), [2, 2]),
+        (2 * (bytes_each + samples) - 1, [1, 1, 1, 1]),
+    ):
+        monkeypatch.setattr("fedbench.executors.vmap.BUDGET", budget)
+        engine = dataclasses.replace(engine)
+        assert engine.width == 2  # without their samples
+        assert [len(group) for group in engine.launches(clients, True)] == sizes
     monkeypatch.setattr("fedbench.executors.vmap.BUDGET", bytes_each // 2)
     assert dataclasses.replace(engine).width == 1  # never none
     assert BUDGET == 1 << 29

@@ -4,6 +4,7 @@ On an accelerator, and with small networks on a CPU, the time of a step is that 
 here many clients share them. `fedbench.executors.training.Loop` is the oracle.
 """
 
+import math
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ COPIES = 6  # of a client's parameters: tree, gradient, momentum, mask, update, 
 class Stacked(training.Executor):
     """Trains up to ``chunk`` clients at once, in lock step, as far as memory allows.
 
+    A launch holds the samples of all its steps, of every client as many as of the longest one.
     Clients of a launch have the same ``wrap_grad``; a short batch is padded with samples that have
     no gradient. With ``padded`` a client that ends early goes on in vain until the longest one of
     its launch ends (`fedbench.executors.padded`). Without, or if the protocol goes through its
@@ -84,8 +86,10 @@ class Stacked(training.Executor):
             alike.setdefault(kind, []).append(i)
         for group in alike.values():
             group.sort(key=lambda i: -steps[i])
+            samples = steps[group[0]] * self.schedule.batch_size * bytes_of_one(clients[group[0]].x)
+            most = min(self.width, self._width(self.convolve, samples))
             start = 0
-            for size in cheapest([steps[i] for i in group], self.width, self._overhead):
+            for size in cheapest([steps[i] for i in group], most, self._overhead):
                 yield group[start : start + size]
                 start += size
 
@@ -108,14 +112,19 @@ class Stacked(training.Executor):
         """Largest number of clients that a launch trains."""
         return self._width(self.convolve)
 
-    def _width(self, convolve: Convolve) -> int:
-        device = self.shared.device
-        budget = BUDGET
-        if accelerated(device):
-            share = SHARE if self.play is None else SHARE / 2  # a recording keeps as much again
-            budget = int(share * usable_memory(device))
+    def _width(self, convolve: Convolve, samples: int = 0) -> int:
+        """Return how many clients fit, each of which has so many bytes of ``samples``."""
         client = footprint(self.shared.network, self.schedule.batch_size, convolve)
-        return max(1, min(self.chunk, budget // client))
+        return max(1, min(self.chunk, self._budget // (client + samples)))
+
+    @cached_property
+    def _budget(self) -> int:
+        """Bytes of a launch; asked for once, since other launches round otherwise."""
+        device = self.shared.device
+        if not accelerated(device):
+            return BUDGET
+        share = SHARE if self.play is None else SHARE / 2  # a recording keeps as much again
+        return int(share * usable_memory(device))
 
     @property
     def at_once(self) -> int:
@@ -277,6 +286,11 @@ def gathered(
     labels = torch.cat([*(client.y for client in clients), y.new_full((1,), -1)])
     order = sent(order, x.device)
     return images[order], labels[order]
+
+
+def bytes_of_one(x: Tensor) -> int:
+    """Return the bytes of one of the samples ``x (n, ...)``."""
+    return x.element_size() * math.prod(x.shape[1:])
 
 
 def cheapest(steps: Sequence[int], most: int, overhead: float) -> list[int]:

@@ -207,6 +207,10 @@ def test_a_plan_says_how_often_rows_exceed_what_its_rules_assume_and_what_would_
     coins = said(sampling="poisson")
     assert "rounds of about 10" in coins[0]
     assert coins[1] == "99 % of runs have at most 7 in every round"
+    asked = said(availability="dropout:p=0.5")
+    after = "; all before clients drop out, after which their share may be higher"
+    assert asked[0] == said()[0] + after
+    assert asked[1] == "99 % of runs have at most 6 in every round"
     assert said(malicious=0.0) == []
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from fedbench.experiment import availability
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.cohorts import (
     RISK,
@@ -31,7 +32,7 @@ def malicious_rows(cells: Iterable[Cell]) -> list[str]:
         scenario = cell.scenario
         if scenario.owned:
             law = (scenario.clients, scenario.owned, scenario.per_round, scenario.rounds)
-            key = (*law, scenario.cohorts, scenario.sampling)
+            key = (*law, scenario.cohorts, scenario.sampling, _drops_out(scenario))
             laws.setdefault(key, (scenario, set()))[1].add(prepared(scenario))
     return [line for scenario, f in laws.values() for line in _lines(scenario, sorted(f))]
 
@@ -48,6 +49,10 @@ def _lines(scenario: Scenario, assumed: list[int]) -> list[str]:
     about = "about " if scenario.sampling == "poisson" else ""
     parts = [_stratified(scenario)] if stratified else []
     parts += [_excess(scenario, f) for f in assumed]
+    if _drops_out(scenario):
+        parts.append(
+            "all before clients drop out, after which their share may be higher"
+        )
     first = (
         f"malicious clients: {scenario.owned} of {scenario.clients}, "
         f"{'stratified ' * stratified}rounds of {about}{scenario.per_round}, "
@@ -70,7 +75,7 @@ def _excess(scenario: Scenario, f: int) -> str:
 
 def _help(scenario: Scenario) -> str:
     """Say which cohorts keep malicious rows below half; nothing where their size is random."""
-    if scenario.sampling == "poisson":
+    if scenario.sampling == "poisson" or _drops_out(scenario):
         return ""
     exact = exact_cohort(scenario)
     if exact is None:
@@ -80,6 +85,11 @@ def _help(scenario: Scenario) -> str:
         f"{sufficient_cohort(scenario)} by a bound with the relative entropy, as in Allouah et "
         f"al., ICML 2024); --cohorts stratified has {_stratified(scenario)}"
     )
+
+
+def _drops_out(scenario: Scenario) -> bool:
+    """Tell whether clients that were asked may send nothing."""
+    return scenario.availability != availability.NONE
 
 
 def _stratified(scenario: Scenario) -> str:

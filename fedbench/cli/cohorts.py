@@ -50,9 +50,7 @@ def _lines(scenario: Scenario, assumed: list[int]) -> list[str]:
     parts = [_stratified(scenario)] if stratified else []
     parts += [_excess(scenario, f) for f in assumed]
     if _drops_out(scenario):
-        parts.append(
-            "all before clients drop out, after which their share may be higher"
-        )
+        parts.append("all before clients drop out, after which their share may be higher")
     first = (
         f"malicious clients: {scenario.owned} of {scenario.clients}, "
         f"{'stratified ' * stratified}rounds of {about}{scenario.per_round}, "

@@ -71,10 +71,12 @@ class WorkerMomentum(DenseWeights):
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
     ) -> tuple[Tree, Memory]:
         update, _ = super().local_update(tree, batches, grad, key, memory)
-        sent = {name: self.beta * m + (1 - self.beta) * update[name] for name, m in memory.items()}
+        sent = {
+            name: (self.beta * m).add_((1 - self.beta) * update[name]) for name, m in memory.items()
+        }
         norms = torch.stack([torch.linalg.vector_norm(m) for m in sent.values()])
         finite = torch.isfinite(norms).all()  # far cheaper than to look at every number
-        remembered = {name: torch.where(finite, m, torch.zeros_like(m)) for name, m in sent.items()}
+        remembered = {name: torch.where(finite, m, 0.0) for name, m in sent.items()}
         return update | sent, remembered
 
 

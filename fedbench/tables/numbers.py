@@ -46,10 +46,12 @@ def nats(x: float) -> str:
 def counted(n: int, thing: str) -> str:
     """Format a number of things, with the plural where it is due.
 
-    >>> counted(1, "run"), counted(3, "run")
-    ('1 run', '3 runs')
+    >>> counted(1, "run"), counted(3, "run"), counted(9, "entry")
+    ('1 run', '3 runs', '9 entries')
     """
-    return f"{n} {thing}{'' if n == 1 else 's'}"
+    if n == 1:
+        return f"{n} {thing}"
+    return f"{n} {thing[:-1]}ies" if thing.endswith("y") else f"{n} {thing}s"
 
 
 def or_none(x: float | None, text: Callable[[float], str]) -> str:

@@ -1,6 +1,7 @@
 """Random numbers are the same in every order and on every device, and distributed as asked for."""
 
 import dataclasses
+import warnings
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,13 @@ def test_draws_of_several_blocks_are_those_that_torch_computes_at_once() -> None
     assert torch.equal(key.uniform(count), uniform)
     assert torch.equal(key.uniform(count - skip, skip=skip), uniform[skip:])
     assert torch.equal(key.bernoulli(p), twin.uniform(*p.shape) < p)
+
+
+def test_of_chances_that_are_none_a_coin_warns_nobody() -> None:
+    p = torch.tensor([3e38, torch.inf, torch.nan, -torch.inf, 1.0, 0.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Key(1).bernoulli(p).tolist() == [True, True, False, False, True, False]
 
 
 def test_the_generator_is_splitmix64_whatever_is_drawn_of_it() -> None:

@@ -326,7 +326,8 @@ class Key:
         out = np.empty(len(chances), dtype=bool)
         for places, draws in _blocks(self.seed, len(chances), 0, 40):
             drawn = draws.view(np.int64).astype(np.float32)
-            np.less(drawn, chances[places] * np.float32(2**24), out=out[places])
+            drawn *= np.float32(2.0**-24)
+            np.less(drawn, chances[places], out=out[places])
         return torch.from_numpy(out).reshape(p.shape)
 
     def signs(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:

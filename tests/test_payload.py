@@ -183,7 +183,8 @@ def test_rows_are_taken_from_the_end_too_and_put_only_into_their_own_form() -> N
 
 
 def test_messages_are_identical_if_every_bit_and_float_is() -> None:
-    bits, rest = torch.tensor([[True, False, True]] * 2), torch.tensor([[0.5], [torch.inf]])
+    bits = torch.tensor([[True, False, True]] * 2)
+    rest = torch.tensor([[0.5], [torch.inf]])
     x = BinaryMasks(bits, rest)
     assert identical(x, BinaryMasks(bits.clone(), rest.clone()))
     assert not identical(x, BinaryMasks(bits ^ torch.eye(2, 3).bool(), rest))

@@ -39,10 +39,13 @@ def test_torch_and_numpy_draw_the_same_bits(seed: int, count: int, name: int) ->
 
 
 def test_draws_of_several_blocks_are_those_that_torch_computes_at_once() -> None:
-    key, count, skip = Key(2**64 - 3), 3 * rng._BLOCK + 7, rng._BLOCK + 5
+    key = Key(2**64 - 3)
+    count = 3 * rng._BLOCK + 7
+    skip = rng._BLOCK + 5
     twin = Key(key.tensor())
     assert torch.equal(key.bits(count), twin.bits(count))
-    uniform, p = twin.uniform(count), Key(8).uniform(2, count)[:, ::2]  # not one piece of memory
+    uniform = twin.uniform(count)
+    p = Key(8).uniform(2, count)[:, ::2]  # not one piece of memory
     assert torch.equal(key.uniform(count), uniform)
     assert torch.equal(key.uniform(count - skip, skip=skip), uniform[skip:])
     assert torch.equal(key.bernoulli(p), twin.uniform(*p.shape) < p)

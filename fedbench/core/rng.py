@@ -27,6 +27,7 @@ from fedbench.core.copies import sent
 from fedbench.core.devices import accelerated
 
 Words = np.ndarray[tuple[int], np.dtype[np.uint64]]
+Floats = np.ndarray[tuple[int], np.dtype[np.float32]]
 
 _GAMMA = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio, made odd
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -51,9 +52,11 @@ def _blocks(seed: int, count: int, skip: int, shift: int = 0) -> Iterator[tuple[
 
     All blocks lie in one buffer: a block is to be read before the next one.
     """
-    draws, shifted = np.empty((2, min(count, _BLOCK)), dtype=np.uint64)
+    draws = np.empty(min(count, _BLOCK), dtype=np.uint64)
+    shifted = np.empty_like(draws)
     for start in range(0, count, _BLOCK):
-        z, moved = draws[: count - start], shifted[: count - start]
+        z = draws[: count - start]
+        moved = shifted[: count - start]
         np.add(_steps()[: len(z)], np.uint64(seed + (skip + start) * _GAMMA & _MASK), out=z)
         for distance, factor in _MIX:
             z ^= np.right_shift(z, np.uint64(distance), out=moved)
@@ -63,6 +66,14 @@ def _blocks(seed: int, count: int, skip: int, shift: int = 0) -> Iterator[tuple[
         if shift:
             z >>= np.uint64(shift)
         yield slice(start, start + len(z)), z
+
+
+def _uniform_blocks(seed: int, count: int, skip: int = 0) -> Iterator[tuple[slice, Floats]]:
+    """Yield the numbers of `Key.uniform`, a block at a time, and the places of each block."""
+    for places, draws in _blocks(seed, count, skip, 40):
+        numbers = draws.view(np.int64).astype(np.float32)  # a signed number is quicker to convert
+        numbers *= np.float32(2.0**-24)
+        yield places, numbers
 
 
 @cache
@@ -257,20 +268,26 @@ class Key:
             return self.seed.to(device)
         return torch.full((), _signed(self.seed), dtype=torch.int64, device=device)
 
+    def _of_numpy(self, device: torch.device | str) -> int | None:
+        """Return the seed where NumPy draws, which is on a CPU and outside of ``vmap``."""
+        single = isinstance(self.seed, int) and not accelerated(torch.device(device))
+        return self.seed if single else None  # type: ignore[return-value]
+
     def bits(self, count: int, device: torch.device | str = "cpu", skip: int = 0) -> Tensor:
         """Draw ``(count,)`` int64 whose 64 bits are uniform, the first ``skip`` left out.
 
         A stacked key leaves none out.
         """
-        if isinstance(self.seed, int) and not accelerated(torch.device(device)):
+        seed = self._of_numpy(device)
+        if seed is not None:
             out = np.empty(count, dtype=np.uint64)
-            for places, draws in _blocks(self.seed, count, skip):
+            for places, draws in _blocks(seed, count, skip):
                 out[places] = draws
             return torch.from_numpy(out.view(np.int64))
         if isinstance(self.seed, Tensor):
             assert not skip
-            seed = self.seed.to(device)
-            return _mix_torch(_counters((count,), seed.device) + seed)
+            stacked = self.seed.to(device)
+            return _mix_torch(_counters((count,), stacked.device) + stacked)
         counter = torch.arange(skip + 1, skip + count + 1, dtype=torch.int64, device=device)
         return _mix_torch(counter.mul_(_signed(_GAMMA)).add_(_signed(self.seed)))
 
@@ -284,13 +301,14 @@ class Key:
         True
         """
         count = math.prod(shape)
-        if isinstance(self.seed, int) and not accelerated(torch.device(device)):
+        seed = self._of_numpy(device)
+        if seed is not None:
             out = np.empty(count, dtype=np.float32)
-            for places, draws in _blocks(self.seed, count, skip, 40):
-                out[places] = draws.view(np.int64)  # a signed number is quicker to convert
-            return torch.from_numpy(out).mul_(2.0**-24).reshape(shape)
-        integers = _shift_right(self.bits(count, device, skip), 40)
-        return integers.to(torch.float32).mul_(2.0**-24).reshape(shape)
+            for places, numbers in _uniform_blocks(seed, count, skip):
+                out[places] = numbers
+            return torch.from_numpy(out).reshape(shape)
+        draws = _shift_right(self.bits(count, device, skip), 40)
+        return draws.to(torch.float32).mul_(2.0**-24).reshape(shape)
 
     def integers(self, below: int, count: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw ``(count,)`` int64 in ``0 .. below - 1``, equally likely to ``below * 2**-32``.
@@ -303,7 +321,7 @@ class Key:
         """Draw integers in [0, 2**16) as float32, four from each 64-bit draw."""
         count = math.prod(shape)
         words = self.bits(-(-count // 4), device)
-        if isinstance(self.seed, int) and not accelerated(words.device):
+        if self._of_numpy(words.device) is not None:
             parts = words.numpy().view(np.uint16)[:count].astype(np.float32)
             return torch.from_numpy(parts).reshape(shape)
         return words.view(torch.uint16)[:count].to(torch.float32).reshape(shape)
@@ -314,20 +332,19 @@ class Key:
         The cheapest Bernoulli sample, for masks that are drawn in every training step.
         """
         draws = self.shorts(*p.shape, device=p.device)
-        if isinstance(self.seed, int) and not accelerated(p.device):  # NumPy compares faster
+        if self._of_numpy(p.device) is not None:  # NumPy compares faster
             return torch.from_numpy(draws.numpy() < p.detach().numpy() * np.float32(65536))
         return draws < p * 65536
 
     def bernoulli(self, p: Tensor) -> Tensor:
         """Draw a bool of the shape of ``p``: True with probability ``p``, to 2**-24."""
-        if not isinstance(self.seed, int) or accelerated(p.device) or p.dtype != torch.float32:
+        seed = self._of_numpy(p.device)
+        if seed is None or p.dtype != torch.float32:
             return self.uniform(*p.shape, device=p.device) < p
         chances = p.detach().reshape(-1).numpy()
         out = np.empty(len(chances), dtype=bool)
-        for places, draws in _blocks(self.seed, len(chances), 0, 40):
-            drawn = draws.view(np.int64).astype(np.float32)
-            drawn *= np.float32(2.0**-24)
-            np.less(drawn, chances[places], out=out[places])
+        for places, numbers in _uniform_blocks(seed, len(chances)):
+            np.less(numbers, chances[places], out=out[places])
         return torch.from_numpy(out).reshape(p.shape)
 
     def signs(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
@@ -338,7 +355,7 @@ class Key:
     def flips(self, count: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw ``(count,)`` float32 in {-1, +1} like `signs`, 64 from each 64-bit draw."""
         words = self.bits(-(-count // 64), device)
-        if isinstance(self.seed, int) and not accelerated(words.device):
+        if self._of_numpy(words.device) is not None:
             data = words.numpy().astype("<i8", copy=False).view(np.uint8)
             drawn = np.unpackbits(data, count=count, bitorder="little")
             return torch.from_numpy(drawn.astype(np.float32)).mul_(2).sub_(1)

@@ -4,7 +4,6 @@ On an accelerator, and with small networks on a CPU, the time of a step is that 
 here many clients share them. `fedbench.executors.training.Loop` is the oracle.
 """
 
-import math
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -86,7 +85,8 @@ class Stacked(training.Executor):
             alike.setdefault(kind, []).append(i)
         for group in alike.values():
             group.sort(key=lambda i: -steps[i])
-            samples = steps[group[0]] * self.schedule.batch_size * bytes_of_one(clients[group[0]].x)
+            x = clients[group[0]].x
+            samples = steps[group[0]] * self.schedule.batch_size * (x.nbytes // max(1, len(x)))
             most = min(self.width, self._width(self.convolve, samples))
             start = 0
             for size in cheapest([steps[i] for i in group], most, self._overhead):
@@ -286,11 +286,6 @@ def gathered(
     labels = torch.cat([*(client.y for client in clients), y.new_full((1,), -1)])
     order = sent(order, x.device)
     return images[order], labels[order]
-
-
-def bytes_of_one(x: Tensor) -> int:
-    """Return the bytes of one of the samples ``x (n, ...)``."""
-    return x.element_size() * math.prod(x.shape[1:])
 
 
 def cheapest(steps: Sequence[int], most: int, overhead: float) -> list[int]:

@@ -238,7 +238,8 @@ def identical(a: Payload, b: Payload) -> bool:
 
 def _equal(x: Tensor, y: Tensor) -> bool:
     """Return whether shapes and numbers are equal; NumPy compares bools faster than torch."""
-    if x.dtype == y.dtype == torch.bool and not accelerated(x.device) | accelerated(y.device):
+    on_cpu = not (accelerated(x.device) or accelerated(y.device))
+    if on_cpu and x.dtype == y.dtype == torch.bool:
         return np.array_equal(x.numpy(), y.numpy())
     return torch.equal(x, y)
 

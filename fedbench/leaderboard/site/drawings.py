@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 # Width and height of the view box, points of a text, and letters after which a name is cut.
 SIZES = {"at-desk": (900, 420, 13, 24), "at-hand": (340, 360, 13, 14)}
 CURVE = (256, 152, 11)
-EMPTY = '<svg class="curve"></svg>'
 BITS = {"total": "up + down", "up": "up"}  # what bits may count
 VARIABLES = {
     INK: "ink",
@@ -38,6 +37,7 @@ VARIABLES = {
     WORST: "worst",
     "#ffffff": "paper",
 }
+EMPTY = Markup('<svg class="curve"></svg>')
 ALL_POINTS = "Worst-case accuracy over bits; every point is a link to its entry"
 
 
@@ -165,7 +165,7 @@ def curves(entry: Entry, drawn: bool = True) -> list[tuple[str, bool, Markup]]:
         (
             words.attack(attack, entry),
             attack == worst,
-            _curve(points, clean, end, attack == worst) if drawn else Markup(EMPTY),
+            _curve(points, clean, end, attack == worst) if drawn else EMPTY,
         )
         for attack, points in looks.items()
         if points

@@ -20,12 +20,13 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError, FedbenchError, Incompatible, PluginError
 from fedbench.core.rng import Key
 from fedbench.executors.training import Client, Loop, Trained
-from fedbench.experiment import streamed
+from fedbench.experiment import streamable
 from fedbench.experiment.measurements import Round
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.experiment.streamed import Honest, finite, needs_sums, obstacle, streams
+from fedbench.experiment.streamable import needs_sums, obstacle, streams
+from fedbench.experiment.streamed import Honest, finite
 from fedbench.payload import (
     BinaryMasks,
     FloatVectors,
@@ -116,6 +117,17 @@ FOLDING = [
     ("fedavg", "alie:side=minus"),
     ("drive", "alie:side=minus,knows=colluders,z=1.5"),
     ("signsgd", "alie:side=minus,z=0.5"),
+    ("fedavg", "alie:z=1.5"),  # its clients train twice, of whom it asks what they learned
+    ("qsgd", "alie:knows=colluders,z=1.5"),
+    ("fedpm", "alie"),
+    ("fedavg", "min-max"),
+    ("qsgd", "min-max:direction=unit"),
+    ("drive", "min-max:knows=colluders"),  # whose packets are those of clients that train twice
+    ("fedpm", "min-max:direction=sign,via=wire"),
+    ("fsl", "min-max"),
+    ("fedavg", "min-sum:bound=min"),
+    ("signsgd", "min-sum"),
+    ("topk", "min-sum:knows=colluders"),
     ("ef-signsgd", "ipm:knows=colluders"),  # its clients train twice, and remember one of them
     ("fsl", "rank-reversal"),
     ("fedavg", "label-flip"),
@@ -412,9 +424,9 @@ def test_isolated_rules_are_not_sent_sums() -> None:
 def test_a_system_that_does_not_say_its_memory_refuses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert 1 << 28 < streamed.memory() < math.inf
+    assert 1 << 28 < streamable.memory() < math.inf
     monkeypatch.delattr(os, "sysconf")
-    assert streamed.memory() == math.inf
+    assert streamable.memory() == math.inf
 
 
 @pytest.mark.slow
@@ -438,7 +450,7 @@ def test_whatever_can_be_streamed_is_equal(attack: str) -> None:
         ),
         ({"defense": "rlr"}, "defense rlr reads each of them; use --defense median"),
         ({"defense": "clip:c=1+mean"}, "reads each of them; use --defense median"),
-        ({"attack": "alie"}, "attack alie reads each of them; use --attack sign-flip"),
+        ({"attack": "poisonedfl"}, "attack poisonedfl reads each of them; use --attack sign-flip"),
         ({"attack": "opt-ipm"}, "attack opt-ipm asks the rule, learns or recruits"),
         ({"mechanism": "dp-fedavg:z=0.4,adaptive=true"}, "counts clients; use one that does not"),
         ({"protocol": "fedpm", "sees": "sum"}, "--sees sum masks them together"),
@@ -459,27 +471,27 @@ def test_only_rounds_of_gigabytes_are_streamed_unasked(monkeypatch: pytest.Monke
     large = prepare(scenario(protocol="fedpm"), "cpu")
     assert not streams(large, None)
     d = large.shared.layout.d
-    monkeypatch.setattr(streamed, "LARGEST", 24 * 10 * d - 1)
+    monkeypatch.setattr(streamable, "LARGEST", 24 * 10 * d - 1)
     assert streams(large, None)
     assert not streams(large, False)
     whole = prepare(scenario(protocol="fedpm", defense="geometric-median"), "cpu")
     assert not streams(whole, None)  # it fits in this machine
-    monkeypatch.setattr(streamed, "memory", lambda: 24 * 10 * d - 1)
+    monkeypatch.setattr(streamable, "memory", lambda: 24 * 10 * d - 1)
     with pytest.raises(Incompatible, match="geometric-median reads each of them"):
         streams(whole, None)
 
 
 def test_a_rule_of_distances_needs_room_for_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamed, "memory", lambda: streamed.A_PAIR * 10**2)
+    monkeypatch.setattr(streamable, "memory", lambda: streamable.A_PAIR * 10**2)
     for rule in ("krum", "nnm+median"):
         assert obstacle(prepare(scenario(protocol="fedavg", defense=rule), "cpu")) is None
-    monkeypatch.setattr(streamed, "memory", lambda: streamed.A_PAIR * 10**2 - 1)
+    monkeypatch.setattr(streamable, "memory", lambda: streamable.A_PAIR * 10**2 - 1)
     for rule in ("krum", "nnm+median"):
         why = obstacle(prepare(scenario(protocol="fedavg", defense=rule), "cpu"))
         assert why == f"defense {rule} compares all pairs of them; use --defense median"
     assert obstacle(prepare(scenario(protocol="fedavg", defense="median"), "cpu")) is None
-    monkeypatch.setattr(streamed, "LARGEST", 0)
-    monkeypatch.setattr(streamed, "A_NUMBER", 1e-6)  # a small model, whose rows fit
+    monkeypatch.setattr(streamable, "LARGEST", 0)
+    monkeypatch.setattr(streamable, "A_NUMBER", 1e-6)  # a small model, whose rows fit
     with pytest.raises(Incompatible, match="krum compares all pairs"):
         streams(prepare(scenario(protocol="fedavg", defense="krum"), "cpu"), None)
 
@@ -487,8 +499,8 @@ def test_a_rule_of_distances_needs_room_for_all_pairs(monkeypatch: pytest.Monkey
 def test_the_command_refuses_a_round_that_fits_in_no_memory_before_it_writes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mistake: Mistake
 ) -> None:
-    monkeypatch.setattr(streamed, "LARGEST", 1)
-    monkeypatch.setattr(streamed, "memory", lambda: 1)
+    monkeypatch.setattr(streamable, "LARGEST", 1)
+    monkeypatch.setattr(streamable, "memory", lambda: 1)
     out = tmp_path / "runs"
     words = "attack -p fedavg:lr=0.1 -d geometric-median -a none --dataset digits --model micro"
     words += f" --seeds 0 --clients 6 --per-round 6 --rounds 1 --epochs 1 --device cpu --out {out}"

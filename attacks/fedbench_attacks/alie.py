@@ -3,16 +3,16 @@
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedbench.api import AttackView, Choices
 from fedbench.core.errors import require
-from fedbench.payload import Payload
+from fedbench.payload import FoldedMessages
 
-from .crafted import TwoSided, direction, honest_mean, sender
+from .crafted import TwoSided, direction, mean_of
 
 FARTHEST = 4.0  # largest z: fewer than 31,000 benign clients never give more
 
@@ -61,31 +61,22 @@ class ALIE(TwoSided):
 
     @property
     def folds(self) -> bool:
-        """True below the mean: the worse side hangs on what all of its clients learned."""
-        return self.side == "minus"
+        return True
 
     @property
     def reads_squares(self) -> bool:
         return True
 
-    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        if view.sums is None:
-            return super().craft(view, memory)
-        mean = honest_mean(view, self.knows)
-        if mean is None:
-            return view.own, memory
-        push = direction(view, view.sums, mean, "std")
-        return sender(view, self.via)(mean + self.strength(view) * push), memory
+    @property
+    def reads_updates(self) -> bool:
+        return self.side == "worse"
 
-    def strength(self, view: AttackView) -> float:
-        """Return the number of deviations, and note it."""
+    def sided(
+        self, view: AttackView, honest: Tensor | FoldedMessages, sides: tuple[int, ...]
+    ) -> tuple[Tensor, int]:
         z = largest_z(view.n, view.m) if self.z is None else self.z
         view.notes["z"] = z
-        return z
-
-    def sided(self, view: AttackView, honest: Tensor, sides: tuple[int, ...]) -> tuple[Tensor, int]:
-        z = self.strength(view)
-        mean = honest.mean(dim=0)
+        mean = mean_of(honest)
         push = direction(view, honest, mean, "std")
         side = sides[0] if len(sides) == 1 else against(view, push)
         strength = z if self.side == "minus" else abs(z)  # a worse side leaves nothing to a sign

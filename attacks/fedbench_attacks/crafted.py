@@ -1,7 +1,7 @@
 """Attacks in real space: what they read, what they measure, and how they send what they craft."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fedbench.api import Attack, AttackView, Knowledge
 from fedbench.core.tiling import finite_rows, tiles
-from fedbench.payload import FoldedMessages, Payload
+from fedbench.payload import FoldedMessages, KeptMessages, Payload
 
+Rows = Tensor | KeptMessages  # honest rows (b, k), or the packets of them
 NOTHING_FINITE = "nothing finite to start from"  # note of an attack that sends honest messages
 
 
@@ -46,14 +47,18 @@ class Crafted(Sender):
     """Attack that makes rows of real numbers out of the honest rows it reads."""
 
     @abstractmethod
-    def rows(self, view: AttackView, honest: Tensor) -> Tensor:
+    def rows(self, view: AttackView, honest: Any) -> Tensor:
         """Return ``(k,)`` for all colluders, or ``(m, k)``, from ``honest (b, k)``, ``b >= 1``."""
 
+    def look(self, view: AttackView, memory: Any) -> tuple[Tensor | None, Any]:
+        honest = honest_messages(view, self.knows)
+        return None if honest is None else self.rows(view, honest), memory
+
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        honest = honest_rows(view)
-        if honest is None:
-            return view.own, memory
-        return sender(view, self.via)(self.rows(view, honest)), memory
+        rows = view.looked
+        if rows is None:
+            rows, memory = self.look(view, memory)
+        return view.own if rows is None else sender(view, self.via)(rows), memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,24 +82,23 @@ class TwoSided(Crafted):
         return (1, -1) if self.side == "worse" else (1,)
 
     @abstractmethod
-    def sided(self, view: AttackView, honest: Tensor, sides: tuple[int, ...]) -> tuple[Tensor, int]:
+    def sided(self, view: AttackView, honest: Any, sides: tuple[int, ...]) -> tuple[Tensor, int]:
         """Return what `rows` returns, of the worst of these sides, and the side; 0: undecided."""
 
-    def rows(self, view: AttackView, honest: Tensor) -> Tensor:
+    def rows(self, view: AttackView, honest: Any) -> Tensor:
         return self.sided(view, honest, self.sides)[0]
 
-    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        honest = honest_rows(view)
+    def look(self, view: AttackView, memory: Any) -> tuple[Tensor | None, Any]:
+        honest = honest_messages(view, self.knows)
         if honest is None:
-            return view.own, memory
+            return None, memory
         choice = len(honest) > 1 and len(self.sides) > 1
         sides = (memory,) if choice and memory else self.sides if choice else (1,)
-        send = sender(view, self.via)
         rows, side = self.sided(view, honest, sides)
         if choice and side:
             view.notes["side"] = "minus" if side == 1 else "plus"
             memory = side
-        return send(rows), memory
+        return rows, memory
 
 
 def margin(view: AttackView) -> float:
@@ -120,16 +124,33 @@ def honest_rows(view: AttackView) -> Tensor | None:
     return values if bool(finite.all()) else values[finite]
 
 
-def honest_mean(view: AttackView, knows: Literal["colluders", "all"]) -> Tensor | None:
-    """Return the mean ``(k,)`` float32 of `honest_rows`; None, recorded, without any."""
+def honest_messages(view: AttackView, knows: Literal["colluders", "all"]) -> Any:
+    """Return `honest_rows`, or their packets or sums where it is shown these; None without any."""
     if view.sums is None:
-        honest = honest_rows(view)
-        return None if honest is None else honest.mean(dim=0)
+        return honest_rows(view)
     view.notes["benign"] = messages_read(view, knows)
     if len(view.sums):
-        return view.sums.mean().to(torch.float32)
+        return view.sums if view.kept is None else view.kept
     view.notes["ended"] = NOTHING_FINITE
     return None
+
+
+def honest_mean(view: AttackView, knows: Literal["colluders", "all"]) -> Tensor | None:
+    """Return the mean ``(k,)`` float32 of `honest_messages`; None, recorded, without any."""
+    honest = honest_messages(view, knows)
+    return None if honest is None else mean_of(honest)
+
+
+def mean_of(honest: Rows | FoldedMessages) -> Tensor:
+    """Return the mean ``(k,)`` float32 of some messages, of which there is at least one."""
+    if isinstance(honest, Tensor):
+        return honest.mean(dim=0)
+    return honest.mean().to(torch.float32)
+
+
+def tiled(honest: Rows, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Cut honest rows and vectors ``(k,)`` into the same columns, as `tiling.tiles` does."""
+    return tiles(honest, *vectors) if isinstance(honest, Tensor) else honest.tiles(*vectors)
 
 
 def messages_read(view: AttackView, knows: Literal["colluders", "all"]) -> int:
@@ -159,25 +180,25 @@ def mirrored(view: AttackView, row: Tensor, scale: float) -> Tensor:
     return view.own.opposite(row[None], scale)[0]
 
 
-def deviation(rows: Tensor, mean: Tensor) -> Tensor:
+def deviation(rows: Rows, mean: Tensor) -> Tensor:
     """Return the standard deviation ``(k,)``, ddof 1, of at least two ``rows (b, k)``.
 
     ``torch.std`` is slow: benchmarks/shortcuts.py.
     """
-    squares = [(x - middle).square_().sum(dim=0) for x, middle in tiles(rows, mean)]
+    squares = [(x - middle).square_().sum(dim=0) for x, middle in tiled(rows, mean)]
     return torch.cat(squares).div_(len(rows) - 1).sqrt_()
 
 
 def direction(
     view: AttackView,
-    rows: Tensor | FoldedMessages,
+    rows: Rows | FoldedMessages,
     mean: Tensor,
     kind: Literal["std", "sign", "unit"],
 ) -> Tensor:
     """Return minus the deviation, minus the sign of the mean, or minus the mean over its norm.
 
-    The deviation is that of ``rows (b, k)``, or of messages whose sums they are. A single row has
-    no deviation: ``std`` then falls back to ``sign``, recorded.
+    The deviation is that of ``rows (b, k)``, or of messages whose packets or sums they are. A
+    single row has no deviation: ``std`` then falls back to ``sign``, recorded.
     """
     if kind == "std" and len(rows) < 2:
         kind = "sign"
@@ -199,10 +220,10 @@ class Squares:
     number of trials. All of it is float64.
     """
 
-    def __init__(self, honest: Tensor, base: Tensor, push: Tensor, m: int) -> None:
+    def __init__(self, honest: Rows, base: Tensor, push: Tensor, m: int) -> None:
         b = len(honest)
-        self.gram = torch.zeros(b + 1, b + 1, dtype=torch.float64, device=honest.device)
-        for tile, middle, line in tiles(honest, base, push):
+        self.gram = torch.zeros(b + 1, b + 1, dtype=torch.float64, device=base.device)
+        for tile, middle, line in tiled(honest, base, push):
             rows = self.gram.new_empty(b + 1, tile.shape[1])
             rows[:b].copy_(tile).sub_(middle)
             rows[b] = line

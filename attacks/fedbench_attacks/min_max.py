@@ -10,7 +10,7 @@ from torch import Tensor
 from fedbench.api import AttackView, Choices
 from fedbench.payload import FloatVectors
 
-from .crafted import Crafted, Squares, TwoSided, direction, margin
+from .crafted import Crafted, Rows, Squares, TwoSided, direction, margin, mean_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,23 +29,25 @@ class Bounded(Crafted):
 
     direction: Literal["std", "sign", "unit"] = "std"
 
+    @property
+    def keeps(self) -> bool:
+        return True
+
     @abstractmethod
     def largest(self, squares: Squares, side: int) -> Tensor:
         """Return the largest gamma within the bound, for ``side`` times a push that is not zero."""
 
-    def rows(self, view: AttackView, honest: Tensor) -> Tensor:
+    def rows(self, view: AttackView, honest: Rows) -> Tensor:
         return self.bounded(view, honest, (1,))[0]
 
-    def bounded(
-        self, view: AttackView, honest: Tensor, sides: tuple[int, ...]
-    ) -> tuple[Tensor, int]:
+    def bounded(self, view: AttackView, honest: Rows, sides: tuple[int, ...]) -> tuple[Tensor, int]:
         """Return the row ``mean + gamma * p`` of the side with the larger gamma, and the side.
 
         Where ``p`` is zero that is the mean, and the side is 0.
         """
-        mean = honest.mean(dim=0)
+        mean = mean_of(honest)
         push = direction(view, honest, mean, self.direction)
-        squares = Squares(honest, mean, push, len(view.own))
+        squares = Squares(honest, mean, push, view.m)
         moves = float(squares.length) > 0
         gammas = {side: float(self.largest(squares, side)) if moves else 0.0 for side in sides}
         # What a discrete alphabet makes of a row is not as far as gamma says.
@@ -81,10 +83,10 @@ class MinMax(Bounded, TwoSided):
     def sides(self) -> tuple[int, ...]:
         return super().sides if self.direction == "std" else (1,)
 
-    def rows(self, view: AttackView, honest: Tensor) -> Tensor:
+    def rows(self, view: AttackView, honest: Rows) -> Tensor:
         return TwoSided.rows(self, view, honest)
 
-    def sided(self, view: AttackView, honest: Tensor, sides: tuple[int, ...]) -> tuple[Tensor, int]:
+    def sided(self, view: AttackView, honest: Rows, sides: tuple[int, ...]) -> tuple[Tensor, int]:
         return self.bounded(view, honest, sides)
 
     def largest(self, squares: Squares, side: int) -> Tensor:

@@ -90,10 +90,8 @@ def gram_of_packets(received: KeptMessages) -> tuple[Tensor, Tensor]:
     (nearest,) = received.take(shortest.cpu()).parts()
     origin = nearest.values()[0]
     products = torch.zeros(len(received), len(received), dtype=torch.float64, device=origin.device)
-    start = 0
-    for x in received.columns():
-        products += _products(x, origin[start : start + x.shape[1]], finite)
-        start += x.shape[1]
+    for x, middle in received.tiles(origin):
+        products += _products(x, middle, finite)
     return (products + products.T) / 2, finite
 
 

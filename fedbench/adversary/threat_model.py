@@ -34,7 +34,7 @@ from fedbench.core.permutations import Listed, Permutation, permutation
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
 from fedbench.executors.training import Client, Executor
-from fedbench.payload import FoldedMessages, Payload, joined
+from fedbench.payload import FoldedMessages, KeptMessages, Payload, joined
 from fedbench.payload.packets import Packet
 
 # What an attack remembers: per client id, or under `COLLUDERS` for all of them together.
@@ -189,6 +189,9 @@ class Part:
         first: Number of the first of these rows among those ``m``.
         sums: Sums of the messages that a tier above ``own`` may see.
         worked: Work for the adversary in the round so far, as in `AttackContext`.
+        kept: Packets of the messages behind the sums, if the attack asks for them.
+        learned: ``(d,)``, the mean of what its clients learned, if the attack asks for it.
+        looked: Answer of `Attack.look`.
     """
 
     n: int
@@ -196,6 +199,9 @@ class Part:
     first: int
     sums: FoldedMessages | None
     worked: Counter[str]
+    kept: KeptMessages | None = None
+    learned: Tensor | None = None
+    looked: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,10 +332,13 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
         owner = context.owned.ids[number] if alone else COLLUDERS
         view = attack_view(attack, context, part)
         hook = Hook(attack, "craft", view.step, [owner] if alone else context.owned.ids)
-        messages, remembered = hooks.craft(hook, view, memory.get(owner), context.honest)
-        forgets = view.sums is None or remembered is None
-        hook.must(forgets, "None as the memory of an attack that folds", remembered)
-        memory[owner] = remembered
+        whole = view.sums is None
+        before = memory.get(owner) if whole else None
+        messages, remembered = hooks.craft(hook, view, before, context.honest)
+        if whole:
+            memory[owner] = remembered
+        else:
+            hook.must(remembered is None, "None as the memory of an attack that folds", remembered)
         if isinstance(messages, Payload):
             # a copy: the attack may write into what it returned while it makes the next one's
             legal[tuple(part)] = messages.copied() if alone else messages
@@ -415,6 +424,7 @@ def attack_view(
         m=len(own) if whole is None else whole.m,
         first=0 if whole is None else whole.first,
         sums=None if whole is None else alone(whole.sums),
+        looked=None if whole is None else alone(whole.looked),
     )
 
 

@@ -11,7 +11,7 @@ from fedbench.api.protocol import Alphabets, Grad, Gradient, Memory, Variants
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.payload import FoldedMessages, Payload
+from fedbench.payload import FoldedMessages, KeptMessages, Payload
 
 Tier = Literal["own", "colluders", "all"]
 Choices = dict[str, tuple[Any, ...]]  # values of each parameter
@@ -172,11 +172,13 @@ class AttackView:
             ``n - m`` benign clients for ``all``.
         n: Rows that the server will receive.
         m: Messages that it is asked for in this round. They are more than `own` where a cohort does
-            not fit in memory and it is asked for a few at a time (`Attack.folds`).
+            not fit in memory and it is asked for a few at a time (`Attack.folds`, `Attack.keeps`).
         first: Number of the first of `own` among those ``m``.
         sums: Sums of the finite messages that it may read, where it is asked for a few at a time;
             `seen` is then empty. If no client of the round is benign, they are those of all ``m``
             of its own.
+        kept: Packets of the messages behind `sums`, in `Attack.look` of an attack that `keeps`.
+        looked: What `Attack.look` returned in this round, where it is asked for a few at a time.
         broadcast: The server's message; where each client is sent its own, those it may read.
         step: Round, from 0.
         key: Randomness of the adversary.
@@ -209,6 +211,8 @@ class AttackView:
     m: int = 0
     first: int = 0
     sums: FoldedMessages | None = None
+    kept: KeptMessages | None = None
+    looked: Tensor | None = None
     notes: dict[str, float | int | str | bool] = field(default_factory=dict)
     trace: list[tuple[float, float]] = field(default_factory=list)
 
@@ -304,8 +308,17 @@ class Attack:
 
         Where a cohort does not fit in memory, it is asked for a few messages at a time, each time
         with `AttackView.sums`. So it makes each message of these and of that client's own, draws
-        the rows of ``own`` as those behind the ``first`` of ``m``, and remembers nothing. The tier
-        ``own`` is not asked: each of its clients is alone in any case.
+        the rows of ``own`` as those behind the ``first`` of ``m``, and remembers nothing but what
+        `look` does. The tier ``own`` is not asked: each of its clients is alone in any case.
+        """
+        return False
+
+    @property
+    def keeps(self) -> bool:
+        """True if packets of the messages that it may see are enough for its `look`.
+
+        They are decoded a few at a time, so that no round is in memory. It compares all pairs of
+        them: where distances of all pairs do not fit in memory, it is not played.
         """
         return False
 
@@ -313,6 +326,16 @@ class Attack:
     def reads_squares(self) -> bool:
         """True if an attack that `folds` needs the sum of the squared values, too."""
         return False
+
+    @property
+    def reads_updates(self) -> bool:
+        """True if its `look` needs what its clients learned, who then train twice."""
+        return False
+
+    @property
+    def looks(self) -> bool:
+        """True if it looks at a round once, before it is asked for messages a few at a time."""
+        return type(self).look is not Attack.look
 
     @property
     def recruits(self) -> int | None:
@@ -352,6 +375,20 @@ class Attack:
             learned: Its own last answer; None at first.
         """
         return None
+
+    def look(self, view: AttackView, memory: Any) -> tuple[Tensor | None, Any]:
+        """Return what its clients will send, for `AttackView.looked`; None: their honest messages.
+
+        It is called once in each round that does not fit in memory, of an attack that `folds` or
+        `keeps`, whose `craft` then makes messages of the answer and of each client's own.
+
+        Args:
+            view: View of the round with `AttackView.sums`, and `AttackView.kept` if it keeps.
+                Messages and rows of its own clients are left out; if it `reads_updates`, the one
+                row of ``updates`` is their mean less ``idle``, which is zero.
+            memory: Its own, as of `craft`.
+        """
+        return None, memory
 
     def copies(self) -> Sequence[type["Attack"]]:
         """Return attacks whose code it may run: their sources are part of a run's id."""

@@ -298,6 +298,17 @@ def craft(
     return messages, memory
 
 
+def look(
+    attack: Attack, view: AttackView, memory: Any
+) -> tuple[Tensor | None, Any, dict[str, Note]]:
+    """Call `Attack.look`, and return a tensor or None, its memory and its notes."""
+    hook = Hook(attack, "look", view.step)
+    with advised(hook, view, undeclared.ATTACK, memory):
+        looked, memory = hook.pair(view, memory, remedy="write: return rows, memory")
+    hook.must(looked is None or isinstance(looked, Tensor), "(a tensor or None, memory)", looked)
+    return looked, memory, legible_notes(hook, view.notes)
+
+
 def _is_rows(x: object) -> bool:
     """Return whether something is a tensor, or a list of some."""
     parts = x if type(x) is list else [x]

@@ -5,8 +5,7 @@ Rules that must look at each message again get its packet, which is decoded as o
 
 from __future__ import annotations
 
-import math
-import os
+import dataclasses
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from torch import Tensor
 from torch.profiler import record_function as span
 
 from fedbench.adversary import threat_model
+from fedbench.adversary.looks import look
 from fedbench.adversary.metrics import (
     NO_EFFECT,
     ForgedHeader,
@@ -28,13 +28,10 @@ from fedbench.adversary.metrics import (
     gains,
     merged,
 )
-from fedbench.adversary.threat_model import OwnedRows, Part
-from fedbench.api import Attack, ServerView, Traits
-from fedbench.core import registry
+from fedbench.adversary.threat_model import AttackContext, OwnedRows, Part
+from fedbench.api import Attack, ServerView
 from fedbench.core.blame import Hook, ask
-from fedbench.core.choices import SUMS
 from fedbench.core.devices import now
-from fedbench.core.errors import Incompatible
 from fedbench.core.tiling import all_finite, finite_rows
 from fedbench.core.trees import Tree
 from fedbench.executors.training import Client
@@ -53,97 +50,15 @@ from fedbench.experiment.stages import (
     step_server,
 )
 from fedbench.experiment.state import RunState
-from fedbench.isolation.stand_ins import StandIn
+from fedbench.experiment.streamable import needs_sums
 from fedbench.payload import (
-    BinaryMasks,
     FoldedMessages,
     KeptMessages,
-    Patch,
     Payload,
-    SignBits,
     identical,
 )
 from fedbench.payload.kept import Filed, PacketFile
 from fedbench.payload.packets import Packet
-
-LARGEST = 1 << 32  # bytes of a round that is kept whole, if it can be streamed
-A_PAIR = 48  # bytes that distances of two clients take in all steps of a rule, roughly
-A_NUMBER = 24  # bytes that a whole round takes for each parameter of a client, roughly
-
-
-def streams(setup: Setup, wanted: bool | None) -> bool:
-    """Return whether a run's rounds are streamed: by default those above `LARGEST` that can be.
-
-    `Incompatible` where it is ``wanted`` and cannot be, and where a round fits in no memory.
-    """
-    size = A_NUMBER * setup.scenario.per_round * setup.plugins.protocol.trained(setup.shared).d
-    if (wanted is None and size <= LARGEST) or wanted is False:
-        return False
-    why = obstacle(setup)
-    if why is None:
-        return True
-    if wanted or size > memory() or not has_room_for_pairs(setup):
-        least = f"about {size / 2**30:.1f} GiB for a round of {setup.scenario.per_round} clients"
-        raise Incompatible(
-            f"messages must be added up as they come where they do not fit in memory ({least}), "
-            f"but {why}, or lower --per-round"
-        )
-    return False
-
-
-def memory() -> float:
-    """Return the bytes of this machine's memory; infinity on Windows, which does not say so."""
-    if not hasattr(os, "sysconf"):
-        return math.inf
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def bits_alone(setup: Setup) -> bool:
-    """Return whether clients send bits, and no floats of normalisation beside them."""
-    protocol = setup.plugins.protocol
-    masks = issubclass(protocol.sends, BinaryMasks)
-    beside = masks and protocol.trained(setup.shared).d > setup.shared.weights.d
-    return issubclass(protocol.sends, BinaryMasks | SignBits) and not beside
-
-
-def needs_sums(setup: Setup) -> bool:
-    """Return whether sums of the messages are enough for the rule."""
-    traits = ask(setup.plugins.defense, "traits", Traits)
-    enough = traits.reads_sum or (traits.counts and bits_alone(setup))
-    return setup.plugins.defense.folds and enough
-
-
-def has_room_for_pairs(setup: Setup) -> bool:
-    """Return False if distances of all pairs fit in no memory, and the rule is one of packets."""
-    rule = setup.plugins.defense
-    apart = needs_sums(setup) or ask(rule, "traits", Traits).columns or not rule.keeps
-    return apart or A_PAIR * setup.scenario.per_round**2 <= memory()
-
-
-def obstacle(setup: Setup) -> str | None:
-    """Return what of a run needs all messages of a round, and what to do; None if nothing does."""
-    plugins = setup.plugins
-    scenario = setup.scenario
-    attack = plugins.attack
-    name = registry.split(scenario.attack)[0]
-    needs = threat_model.needs(attack)
-    if isinstance(plugins.defense, StandIn):
-        return "rules and attacks of other processes get whole rounds; leave --isolate out"
-    if not (needs_sums(setup) or plugins.defense.keeps):
-        return f"defense {plugins.defense_name} reads each of them; use --defense median"
-    if not has_room_for_pairs(setup):
-        return f"defense {plugins.defense_name} compares all pairs of them; use --defense median"
-    if not needs_sums(setup) and issubclass(plugins.protocol.sends, Patch):
-        return "a packet of a patch does not say all of its values; use --defense mean"
-    if needs.defense or attack.learns or threat_model.recruits(attack) != 0:
-        return f"attack {name} asks the rule, learns or recruits; use --attack sign-flip"
-    if not (attack.idle or needs.tier == "own" or attack.folds):
-        return f"attack {name} reads each of them; use --attack sign-flip"
-    if not plugins.mechanism.folds:
-        return f"mechanism {scenario.mechanism} counts clients; use one that does not adapt"
-    if scenario.sees in SUMS:
-        return f"--sees {scenario.sees} masks them together; use --sees messages"
-    return "a canonical run commits to them; leave --canonical out" if setup.canonical else None
 
 
 @dataclass(eq=False)
@@ -160,6 +75,7 @@ class Sums:
     honest: FoldedMessages | None = None  # of all clients, the malicious ones' as if honest
     received: FoldedMessages | None = None  # that were accepted
     seen: FoldedMessages | None = None  # honest ones that a colluding adversary may read
+    shown: list[Filed] = field(default_factory=list)  # packets of these, if it asks for them
     bits: list[int] = field(default_factory=list)
     accepted: Tensor = field(init=False)
     entropy: list[float] = field(default_factory=list)
@@ -225,10 +141,20 @@ class Stream:
     view: ServerView
     sums: Sums
 
+    @cached_property
+    def attack(self) -> Attack:
+        """Attack that is played in this round."""
+        return self.setup.attack(self.step)
+
     @property
-    def squares(self) -> bool:
-        """Whether the adversary asks for sums of squares."""
-        return self.setup.attack(self.step).reads_squares
+    def colludes(self) -> bool:
+        """Whether one of the adversary's clients may read what others say."""
+        return threat_model.needs(self.attack).tier != "own"
+
+    @property
+    def looks(self) -> bool:
+        """Whether the adversary looks at the round before its clients speak."""
+        return self.attack.looks and self.colludes
 
     @cached_property
     def tree(self) -> Tree:
@@ -298,12 +224,12 @@ class Stream:
             same = bool(accepted.all()) and identical(received, part.payload)
             sent = arrived if same else FoldedMessages.of(part.payload, part.view.weights)
             sums.changed |= not same
-            if sums.keeps:
+            if sums.keeps or (shown and self.attack.keeps):
                 self.keep(part, packets, accepted, same)
             sums.received = added(sums.received, arrived)
             sums.honest = added(sums.honest, sent)
             if shown:
-                sums.seen = added(sums.seen, finite(sent, part, self.squares))
+                self.show(part, sent)
         malicious = setup.population.malicious[part.ids]
         entropy = entropy_bits(part.payload, ~malicious)
         sums.entropy += [] if entropy is None else [entropy]
@@ -321,8 +247,21 @@ class Stream:
         if same:
             self.sums.meant |= arrived
             return
+        self.mean(part)
+
+    def mean(self, part: Honest) -> None:
+        """Keep the packets of what some clients say if they are honest."""
         honest = zip(part.rows, part.payload.encode(), strict=True)
-        self.sums.meant |= {row: file.put(packet) for row, packet in honest}
+        self.sums.meant |= {row: self.sums.file.put(packet) for row, packet in honest}
+
+    def show(self, part: Honest, sums: FoldedMessages) -> None:
+        """Let the adversary read the honest messages of some clients, of which these are sums."""
+        seen = finite(sums, part, self.attack.reads_squares)
+        self.sums.seen = added(self.sums.seen, seen)
+        if self.attack.keeps:
+            good = finite_rows(part.payload.values()).tolist()
+            rows = [row for row, is_finite in zip(part.rows, good, strict=True) if is_finite]
+            self.sums.shown += [self.sums.meant[row] for row in rows]
 
     def read(
         self, sums: FoldedMessages, packets: dict[int, Filed]
@@ -339,34 +278,63 @@ class Stream:
             part = self.honest(some)
             self.send(part, part.payload.encode(), shown)
 
-    def attacked(self, attack: Attack, owned: OwnedRows, worked: Counter[str]) -> None:
+    def read_own(self, rows: Sequence[int]) -> Tensor | None:
+        """Return the mean ``(d,)`` of what the adversary's clients learned, if it asks for that.
+
+        Their honest messages are shown to it if those of others are not. They then train twice,
+        since all are read before one is written.
+        """
+        stands_in = self.colludes and self.sums.seen is None
+        asks = self.looks and self.attack.reads_updates
+        learned = None
+        for some in self.parts(rows if stands_in or asks else []):
+            part = self.honest(some, remembers=False)
+            if stands_in:
+                if self.attack.keeps:
+                    self.mean(part)
+                self.show(part, FoldedMessages.of(part.payload, part.view.weights))
+            if asks:
+                more = (part.updates - part.idle).sum(dim=0, dtype=torch.float64)
+                learned = more if learned is None else learned + more
+        return None if learned is None else learned / len(rows)
+
+    def look(self, owned: OwnedRows, place: Part) -> Part:
+        """Return what the adversary's clients share in a round, once it has looked at it."""
+        sums = self.sums
+        assert sums.seen is not None
+        if self.attack.keeps:
+            packets = (sums.seen.form, sums.shown, self.setup.at_once or len(self.ids))
+            place = dataclasses.replace(place, kept=KeptMessages(*packets))
+        nobody = self.context(self.honest([]), owned.part([]), place)
+        looked, notes = look(self.attack, nobody, self.state.adversary)
+        sums.notes |= notes
+        return dataclasses.replace(place, looked=looked)
+
+    def context(self, part: Honest, owned: OwnedRows, place: Part) -> AttackContext:
+        """Return what a part of the round looks like before the adversary moves."""
+        made = (part.updates, part.payload, part.idle)
+        given = (part.clients, part.trained, *made, owned, part.view)
+        return attack_context(self.setup, self.state, *given, place)
+
+    def attacked(self, owned: OwnedRows, worked: Counter[str]) -> None:
         """Train the adversary's clients, and send what it makes of their messages."""
-        setup = self.setup
-        device = setup.shared.device
+        attack = self.attack
+        device = self.setup.shared.device
         rows = owned.rows.tolist()
-        if threat_model.needs(attack).tier != "own" and self.sums.seen is None:
-            for some in self.parts(rows):  # all are read before one is written: they train twice
-                part = self.honest(some, remembers=False)
-                sums = FoldedMessages.of(part.payload, part.view.weights)
-                self.sums.seen = added(self.sums.seen, finite(sums, part, self.squares))
+        learned = self.read_own(rows)
+        place = Part(len(self.ids), len(rows), 0, self.sums.seen, worked, learned=learned)
+        if self.looks and rows:
+            start = now(device)
+            place = self.look(owned, place)
+            self.state.attack_seconds += now(device) - start
+            attack = attack if place.looked is not None else Attack()  # honest messages are sent
         first = 0
         for some in self.parts(rows):
             part = self.honest(some)
             start = now(device)
             numbers = range(first, first + len(some))
-            place = Part(len(self.ids), len(rows), first, self.sums.seen, worked)
-            context = attack_context(
-                setup,
-                self.state,
-                part.clients,
-                part.trained,
-                part.updates,
-                part.payload,
-                part.idle,
-                owned.part(numbers),
-                part.view,
-                place,
-            )
+            place = dataclasses.replace(place, first=first)
+            context = self.context(part, owned.part(numbers), place)
             forged = threat_model.forge(attack, context, self.state.adversary)
             self.state.attack_seconds += now(device) - start
             arrived = self.send(part, forged.among(part.payload))
@@ -395,11 +363,11 @@ def play_streamed_round(setup: Setup, state: RunState, step: int) -> Round:
     view = setup.view(ids, broadcast, step)
     sums = Sums(len(ids), not needs_sums(setup))
     stream = Stream(setup, state, step, ids, broadcast, view, sums)
-    attack = setup.attack(step)
-    stream.benign((~malicious).nonzero()[:, 0].tolist(), threat_model.needs(attack).tier == "all")
+    shown = threat_model.needs(stream.attack).tier == "all"
+    stream.benign((~malicious).nonzero()[:, 0].tolist(), shown)
     worked: Counter[str] = Counter()
     with span("attack"):
-        stream.attacked(attack, owned, worked)
+        stream.attacked(owned, worked)
         alike = heard_by_all(setup, state.server, ids, range(len(broadcast)))
         state.last_broadcast = stream.tree if alike else None
     if sums.received is None or sums.honest is None:  # nobody came

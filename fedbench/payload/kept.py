@@ -145,6 +145,14 @@ class KeptMessages:
                 row += len(part)
             yield tile if self.shares is None else mixed_rows(self.shares, tile, self.finite)
 
+    def tiles(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Cut `values` and vectors ``(k,)`` into the same few columns, as `tiling.tiles` does."""
+        start = 0
+        for x in self.columns():
+            width = x.shape[1]
+            yield from tiles(x, *(vector[start : start + width] for vector in vectors))
+            start += width
+
     @cached_property
     def finite(self) -> Tensor:
         """``(n,)`` bool: packets whose values are finite, all of them."""

@@ -1,0 +1,34 @@
+"""Looks of an attack at a round whose messages are not in memory."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from fedbench.adversary.threat_model import (
+    COLLUDERS,
+    AdversaryMemory,
+    AttackContext,
+    alone,
+    attack_view,
+)
+from fedbench.api import Attack, hooks
+from fedbench.api.hooks import Note
+
+
+def look(
+    attack: Attack, context: AttackContext, memory: AdversaryMemory
+) -> tuple[Tensor | None, dict[str, Note]]:
+    """Return what an attack answers that looks once at a round, and its notes.
+
+    The context has none of the adversary's rows. ``memory`` is updated. `PluginError` if it raised,
+    or returned neither a tensor nor None.
+    """
+    part = context.part
+    assert part is not None
+    view = dataclasses.replace(attack_view(attack, context, []), kept=part.kept)
+    if part.learned is not None:
+        learned = part.learned[None].to(context.updates.dtype)
+        view = dataclasses.replace(view, updates=learned, idle=torch.zeros_like(learned))
+    looked, memory[COLLUDERS], notes = hooks.look(attack, view, memory.get(COLLUDERS))
+    return alone(looked), notes

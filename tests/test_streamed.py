@@ -37,9 +37,12 @@ from fedbench.payload import (
 )
 from fedbench.payload.kept import PacketFile
 from fedbench.payload.packets import Packet
+from fedbench.protocols.fedavg import FedAvg
 from fedbench.run import play
 from fedbench.testing.contracts import example_context
 from fedbench_attacks.bits import Margin, MaskIPM
+from fedbench_attacks.crafted import Squares, deviation, mean_of
+from fedbench_attacks.min_max import MinMax, MinSum
 from fedbench_defenses.distances import squared_distances
 from fedbench_defenses.mean import Mean
 from fedbench_defenses.median import Median
@@ -120,6 +123,8 @@ FOLDING = [
     ("fedavg", "alie:z=1.5"),  # its clients train twice, of whom it asks what they learned
     ("qsgd", "alie:knows=colluders,z=1.5"),
     ("fedpm", "alie"),
+    ("fedpm", "mask-alie"),
+    ("signsgd", "mask-alie:knows=colluders,z=1"),
     ("fedavg", "min-max"),
     ("qsgd", "min-max:direction=unit"),
     ("drive", "min-max:knows=colluders"),  # whose packets are those of clients that train twice
@@ -128,6 +133,10 @@ FOLDING = [
     ("fedavg", "min-sum:bound=min"),
     ("signsgd", "min-sum"),
     ("topk", "min-sum:knows=colluders"),
+    ("fedavg", "mimic"),
+    ("fedpm", "mimic:knows=colluders"),
+    ("fsl", "vem"),
+    ("fsl", "vem:knows=colluders"),
     ("ef-signsgd", "ipm:knows=colluders"),  # its clients train twice, and remember one of them
     ("fsl", "rank-reversal"),
     ("fedavg", "label-flip"),
@@ -148,6 +157,13 @@ FOLDING = [
     "ef-signsgd-ipm:knows=colluders",
     "fedavg-noise",
     "fedavg-neurotoxin",
+    "fedavg-alie:z=1.5",
+    "fedpm-mask-alie",
+    "qsgd-min-max:direction=unit",
+    "drive-min-max:knows=colluders",
+    "fedavg-min-sum:bound=min",
+    "fedpm-mimic:knows=colluders",
+    "fsl-vem",
 )
 @pytest.mark.parametrize(("protocol", "attack"), FOLDING)
 def test_a_streamed_attack_is_the_attack(protocol: str, attack: str) -> None:
@@ -188,7 +204,8 @@ def test_clients_that_drop_out_and_a_round_without_any() -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "attack"), [("fedpm", "mask-ipm"), ("signsgd", "margin"), ("fedavg", "ipm")]
+    ("protocol", "attack"),
+    [("fedpm", "mask-ipm"), ("signsgd", "margin"), ("fedavg", "ipm"), ("qsgd", "min-max")],
 )
 def test_a_round_of_malicious_clients_alone(protocol: str, attack: str) -> None:
     short: dict[str, Any] = {"malicious": 0.95, "clients": 20, "per_round": 4, "rounds": 1}
@@ -198,8 +215,9 @@ def test_a_round_of_malicious_clients_alone(protocol: str, attack: str) -> None:
     assert folded.rounds[0].notes["benign"] == 0
 
 
-def test_an_attack_that_reads_nothing_finite_is_the_attack() -> None:
-    whole, folded = both(protocol="fedavg:lr=1e30", attack="ipm")
+@pytest.mark.parametrize("attack", ["ipm", "min-max"])
+def test_an_attack_that_reads_nothing_finite_is_the_attack(attack: str) -> None:
+    whole, folded = both(protocol="fedavg:lr=1e30", attack=attack)
     require_equal(whole, folded)
     assert folded.rounds[0].notes["ended"] == "nothing finite to start from"
 
@@ -225,13 +243,20 @@ KEPT = [
     ("signsgd", "multi-krum", "margin"),
     ("fedavg", "mda", "malformed"),  # of which some are rejected
     ("topk", "smea", "noise"),
+    ("fedavg", "multi-krum", "min-max"),  # both read the same packets
+    ("fedpm", "nnm+median", "min-sum"),
     ("fedavg", "nnm+trimmed-mean", "sign-flip"),
     ("fedpm", "nnm+multi-krum", "mask-ipm"),
     ("fsl", "nnm+median", "rank-reversal"),
 ]
 
 
-@pytest.mark.edges("fedavg-median-ipm", "fedpm-krum-mask-ipm", "fedavg-mda-malformed")
+@pytest.mark.edges(
+    "fedavg-median-ipm",
+    "fedpm-krum-mask-ipm",
+    "fedavg-mda-malformed",
+    "fedavg-multi-krum-min-max",
+)
 @pytest.mark.parametrize(("protocol", "rule", "attack"), KEPT)
 def test_a_rule_of_packets_answers_the_same(protocol: str, rule: str, attack: str) -> None:
     assert not needs_sums(prepare(scenario(protocol=protocol, defense=rule), "cpu"))
@@ -288,8 +313,10 @@ def test_there_is_a_file_only_where_packets_are_kept(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("fedbench.payload.kept.TemporaryFile", none)
     play(scenario(protocol="fedavg", rounds=1), stream=True)
-    with pytest.raises(ConfigError, match="got 'No usable temporary directory found'; set TMPDIR"):
-        play(scenario(protocol="fedavg", rounds=1, defense="median"), stream=True)
+    for changes in ({"defense": "median"}, {"attack": "min-max"}):
+        found = "got 'No usable temporary directory found'; set TMPDIR"
+        with pytest.raises(ConfigError, match=found):
+            play(scenario(protocol="fedavg", rounds=1, **changes), stream=True)
 
 
 def test_mixed_messages_by_hand() -> None:
@@ -448,6 +475,10 @@ def test_whatever_can_be_streamed_is_equal(attack: str) -> None:
             {"protocol": "byz-ef21", "defense": "median"},
             "a packet of a patch does not say all of its values; use --defense mean",
         ),
+        (
+            {"protocol": "byz-ef21", "attack": "min-max"},
+            "a packet of a patch does not say all of its values; use --attack sign-flip",
+        ),
         ({"defense": "rlr"}, "defense rlr reads each of them; use --defense median"),
         ({"defense": "clip:c=1+mean"}, "reads each of them; use --defense median"),
         ({"attack": "poisonedfl"}, "attack poisonedfl reads each of them; use --attack sign-flip"),
@@ -490,6 +521,8 @@ def test_a_rule_of_distances_needs_room_for_all_pairs(monkeypatch: pytest.Monkey
         why = obstacle(prepare(scenario(protocol="fedavg", defense=rule), "cpu"))
         assert why == f"defense {rule} compares all pairs of them; use --defense median"
     assert obstacle(prepare(scenario(protocol="fedavg", defense="median"), "cpu")) is None
+    why = obstacle(prepare(scenario(protocol="fedavg", attack="min-max"), "cpu"))
+    assert why == "attack min-max may compare all pairs of them; use --attack sign-flip"
     monkeypatch.setattr(streamable, "LARGEST", 0)
     monkeypatch.setattr(streamable, "A_NUMBER", 1e-6)  # a small model, whose rows fit
     with pytest.raises(Incompatible, match="krum compares all pairs"):
@@ -520,6 +553,74 @@ def test_an_attack_that_folds_and_remembers_is_blamed() -> None:
     play(asked, stream=False)
     with pytest.raises(PluginError, match="None as the memory of an attack that folds"):
         play(asked, stream=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Counts(MaskIPM):
+    """Attack that counts its looks, and sends ones once it has looked twice."""
+
+    number: bool = False
+
+    def look(self, view: AttackView, memory: Any) -> tuple[Any, Any]:
+        """Return how often it has looked, as a tensor or wrongly as a ``number``."""
+        looks = (memory or 0) + 1
+        view.notes["looks"] = looks
+        return looks if self.number else torch.tensor(looks), looks
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        """Send ones."""
+        assert view.looked is not None
+        ones = torch.full((len(view.own), view.own.values().shape[1]), float(view.looked > 1))
+        return view.own.nearest(ones), memory
+
+
+def test_an_attack_looks_once_a_round_and_remembers() -> None:
+    rounds = play(scenario(protocol="fedpm", attack=Counts()), stream=True, chunk=1).rounds
+    assert [played.malicious > 1 for played in rounds] == [True, True]
+    assert [played.notes["looks"] for played in rounds] == [1, 2]
+    with pytest.raises(
+        PluginError, match=r"look in round 0 must return \(a tensor or None, memory\), got 1"
+    ):
+        play(scenario(protocol="fedpm", attack=Counts(number=True)), stream=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spoilt(FedAvg):
+    """Protocol of which a message of two is not finite."""
+
+    def message(self, *args: Any) -> Any:
+        """Return what the clients say, with infinity in the first number of some."""
+        sent, memories = super().message(*args)
+        rows = sent.values().clone()
+        rows[rows[:, 1] > 0, 0] = torch.inf
+        return FloatVectors(rows), memories
+
+
+@pytest.mark.parametrize("knows", ["all", "colluders"])
+def test_an_adversary_reads_the_packets_of_finite_messages_alone(knows: str) -> None:
+    asked = {"attack": f"min-max:knows={knows}", "server_checks": "finite", "per_round": 20}
+    whole, folded = both(protocol=Spoilt(), rounds=1, **asked)
+    require_equal(whole, folded)
+    assert 6 < folded.rounds[0].accepted < 20
+    assert folded.rounds[0].notes["gamma"] != 0
+
+
+def test_distances_of_packets_are_those_of_rows_by_hand() -> None:
+    x = torch.tensor([[0.0, 1.0, 9.0], [2.0, 1.0, -3.0], [7.0, 4.0, 0.0]])
+    packets = KeptMessages(FloatVectors(x[:0]), FloatVectors(x).encode(), at_once=2, width=2)
+    mean = mean_of(packets)
+    assert mean.tolist() == [3, 2, 2]
+    assert deviation(packets, mean).square().tolist() == pytest.approx([13, 3, 39])
+    push = torch.tensor([1.0, 0.0, -1.0])
+    for honest in (x, packets):
+        squares = Squares(honest, mean, push, 2)
+        assert squares.among.tolist() == [[0, 148, 139], [148, 0, 43], [139, 43, 0]]
+        assert squares.norms.tolist() == [59, 27, 24]  # 9 + 1 + 49, 1 + 1 + 25, 16 + 4 + 4
+        assert squares.cross.tolist() == [-10, 4, 6]
+        assert squares.length == 2
+        farthest = (-10 + math.sqrt(100 + 2 * (148 - 59))) / 2  # along the push from the first row
+        assert float(MinMax().largest(squares, 1)) == pytest.approx(farthest)
+        assert float(MinSum().largest(squares, 1)) == pytest.approx(math.sqrt((287 - 110) / 6))
 
 
 def test_no_more_clients_are_in_memory_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:

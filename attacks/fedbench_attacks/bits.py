@@ -283,7 +283,11 @@ class MaskALIE(MaskVotes):
 
     @property
     def folds(self) -> bool:
-        return self.side == "minus"  # the worse side is told by the updates of all its clients
+        return True
+
+    @property
+    def reads_updates(self) -> bool:
+        return self.side == "worse"
 
     def __post_init__(self) -> None:
         require("MaskALIE.z", self.z, self.z is None or self.z >= 0, "None or >= 0")
@@ -293,14 +297,26 @@ class MaskALIE(MaskVotes):
         z = abs(z) if self.side == "worse" else max(0.0, z)
         view.notes["z"] = z
         sigma = (theta * (1 - theta)).sqrt_()
-        side = 1
+        side = view.looked
+        if side is None:
+            side, memory = self.chosen(view, sigma, memory)
+        return (theta - side * z * sigma).clamp_(0, 1), memory
+
+    def look(self, view: AttackView, memory: Any) -> tuple[Tensor, Any]:
+        """Return the side: 1 for minus, -1 for plus."""
+        counts, b = ones_of(view, self.knows)
+        theta = counts.double() / b
+        return self.chosen(view, (theta * (1 - theta)).sqrt_(), memory)
+
+    def chosen(self, view: AttackView, sigma: Tensor, memory: Any) -> tuple[Tensor, Any]:
+        """Return the side of these deviations ``(d,)``, as `look` does."""
         if self.side == "worse" and bool(sigma.any()):
             push = sigma.new_zeros(view.own.values().shape[1])  # floats stay where they are
             push[: len(sigma)] = -sigma
-            side = memory or against(view, push)
-            view.notes["side"] = "minus" if side == 1 else "plus"
-            memory = side
-        return (theta - side * z * sigma).clamp_(0, 1), memory
+            memory = memory or against(view, push)
+            view.notes["side"] = "minus" if memory == 1 else "plus"
+            return sigma.new_tensor(memory), memory
+        return sigma.new_ones(()), memory
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Mimic, which makes one kind of honest client count more."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -8,9 +9,8 @@ from torch import Tensor
 
 from fedbench.api import AttackView, Choices
 from fedbench.core.errors import require
-from fedbench.payload import Payload
 
-from .crafted import Crafted, honest_rows, sender
+from .crafted import Crafted, Rows, honest_messages, mean_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +39,16 @@ class Mimic(Crafted):
     def __post_init__(self) -> None:
         require("Mimic.warmup", self.warmup, self.warmup >= 1, ">= 1")
 
-    def rows(self, view: AttackView, honest: Tensor) -> Tensor:
+    @property
+    def keeps(self) -> bool:
+        return True
+
+    def rows(self, view: AttackView, honest: Rows) -> Tensor:
         return copied(view, honest, self.learned(view, honest, None))
 
-    def learned(self, view: AttackView, honest: Tensor, memory: Any) -> tuple[int, Tensor, Tensor]:
+    def learned(self, view: AttackView, honest: Rows, memory: Any) -> tuple[int, Tensor, Tensor]:
         """Return ``(t, mu, z)`` one round later, or unchanged after the warm-up."""
-        mean = honest.mean(dim=0)
+        mean = mean_of(honest)
         if memory is None:
             z = view.key.fold("mimic").normal(len(mean), device=mean.device)
             memory = (0, torch.zeros_like(mean), z / torch.linalg.vector_norm(z))
@@ -52,23 +56,36 @@ class Mimic(Crafted):
         if t >= self.warmup:
             return t, mu, z
         mu = (t * mu + mean) / (t + 1)
-        apart = honest - mu
-        v = (apart @ z) @ apart
+        v = torch.zeros_like(mu)
+        for some in a_few(honest):
+            apart = some - mu
+            v += (apart @ z) @ apart
         z = t * z + v / torch.linalg.vector_norm(v) if bool(v.any()) else z
         return t + 1, mu, z / torch.linalg.vector_norm(z).clamp_min(1e-12)
 
-    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        honest = honest_rows(view)
+    def look(self, view: AttackView, memory: Any) -> tuple[Tensor | None, Any]:
+        honest = honest_messages(view, self.knows)
         if honest is None:
-            return view.own, memory
+            return None, memory
         memory = self.learned(view, honest, memory)
-        return sender(view, self.via)(copied(view, honest, memory)), memory
+        return copied(view, honest, memory), memory
 
 
-def copied(view: AttackView, honest: Tensor, learned: tuple[int, Tensor, Tensor]) -> Tensor:
+def a_few(honest: Rows) -> Iterator[Tensor]:
+    """Return some of the honest rows ``(r, k)`` at a time: all of them where they are rows."""
+    if isinstance(honest, Tensor):
+        yield honest
+    else:
+        yield from (part.values().to(torch.float32) for part in honest.parts())
+
+
+def copied(view: AttackView, honest: Rows, learned: tuple[int, Tensor, Tensor]) -> Tensor:
     """Return the honest row ``(k,)`` that is farthest along ``z``."""
     t, mu, z = learned
-    along = honest @ z
+    along = torch.cat([some @ z for some in a_few(honest)])
     view.notes["warmup"] = t
     view.notes["along"] = float(along.max() - mu @ z)
-    return honest[int(along.argmax())]
+    row = int(along.argmax())
+    if isinstance(honest, Tensor):
+        return honest[row]
+    return next(a_few(honest.take(torch.tensor([row]))))[0]

@@ -57,12 +57,20 @@ class VEM(Reader):
     def __post_init__(self) -> None:
         require("VEM.kept", self.kept, 0 < self.kept <= 1, "in (0, 1]")
 
-    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+    @property
+    def folds(self) -> bool:
+        return True
+
+    def look(self, view: AttackView, memory: Any) -> tuple[Tensor, Any]:
+        """Return the positions ``(d,)`` int64 that all colluders send."""
         own = view.own
-        m = len(own)
+        m = view.m
         assert isinstance(own, Rankings)
-        messages = view.seen if len(view.seen) else own
-        sums = messages.values().sum(dim=0, dtype=torch.int64)
+        if view.sums is None:
+            messages = view.seen if len(view.seen) else own
+            sums = messages.values().sum(dim=0, dtype=torch.int64)
+        else:
+            sums = view.sums.total.long()
         if self.knows == "colluders" and view.n > m:
             sums = (sums.double() * ((view.n - m) / m)).round().long()
         positions = []
@@ -76,7 +84,13 @@ class VEM(Reader):
             totals["moved"] += moved
             totals["limit"] += largest_true(cut.conceivable, moved, most)
         view.notes.update(totals)
-        return own.nearest(torch.cat(positions).expand(m, -1)), memory
+        return torch.cat(positions), memory
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        positions = view.looked
+        if positions is None:
+            positions, memory = self.look(view, memory)
+        return view.own.nearest(positions.expand(len(view.own), -1)), memory
 
 
 class Cut:

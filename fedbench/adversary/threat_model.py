@@ -325,8 +325,10 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
     trace: list[tuple[float | None, float | None]] = []
     queries = 0
     worked = context.worked
-    rows = [] if attack.idle else context.owned.rows.tolist()
     alone = needs(attack).tier == "own"
+    place = context.part
+    nothing = attack.looks and not alone and place is not None and place.looked is None
+    rows = [] if attack.idle or nothing else context.owned.rows.tolist()
     parts = [[row] for row in rows] if alone else [rows] if rows else []
     for number, part in enumerate(parts):
         owner = context.owned.ids[number] if alone else COLLUDERS

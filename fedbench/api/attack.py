@@ -317,8 +317,8 @@ class Attack:
     def keeps(self) -> bool:
         """True if packets of the messages that it may see are enough for its `look`.
 
-        They are decoded a few at a time, so that no round is in memory. It compares all pairs of
-        them: where distances of all pairs do not fit in memory, it is not played.
+        They are decoded a few at a time, so that no round is in memory. It may compare all pairs of
+        them: where distances of all pairs do not fit in memory it is not played.
         """
         return False
 

@@ -70,7 +70,7 @@ def pairs(setup: Setup) -> str | None:
         return f"defense {plugins.defense_name} compares all pairs of them; use --defense median"
     if plugins.attack.keeps:
         name = registry.split(setup.scenario.attack)[0]
-        return f"attack {name} compares all pairs of them; use --attack sign-flip"
+        return f"attack {name} may compare all pairs of them; use --attack sign-flip"
     return None
 
 

@@ -327,7 +327,6 @@ class Stream:
             start = now(device)
             place = self.look(owned, place)
             self.state.attack_seconds += now(device) - start
-            attack = attack if place.looked is not None else Attack()  # honest messages are sent
         first = 0
         for some in self.parts(rows):
             part = self.honest(some)

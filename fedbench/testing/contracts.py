@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedbench import payload as alphabets
 from fedbench.adversary import threat_model
+from fedbench.adversary.looks import look
 from fedbench.adversary.rehearsal import rehearsal
 from fedbench.api import (
     Attack,
@@ -30,7 +31,15 @@ from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Layout, Tree
 from fedbench.executors.training import Client, Loop, Schedule
 from fedbench.models.network import ConvNet
-from fedbench.payload import FoldedMessages, Payload, identical, ranking, same
+from fedbench.payload import (
+    FoldedMessages,
+    KeptMessages,
+    Patch,
+    Payload,
+    identical,
+    ranking,
+    same,
+)
 from fedbench.payload.levels import bucket_lengths, scales_of
 from fedbench.payload.packets import Packet
 from fedbench.payload.sparse import Alive
@@ -227,9 +236,9 @@ def check_attack(attack: Attack, defense: Defense[Any]) -> None:
     """Check an attack on every alphabet that it and ``defense`` accept.
 
     It sends as many messages as it has clients, legal ones unless they are bytes; it rewrites its
-    own rows and no others; it is shown copies; the same key gives the same messages; if it folds,
-    it may be asked for them one at a time; and an adversary without clients changes nothing. If it
-    trains, its images, labels and gradients have the form of those that it was given; what it
+    own rows and no others; it is shown copies; the same key gives the same messages; if it folds or
+    keeps, it may be asked for them one at a time; and an adversary without clients changes nothing.
+    If it trains, its images, labels and gradients have the form of those that it was given; what it
     learns is a finite tensor that keeps its form.
     """
     must_be("attack", attack, "check_attack")
@@ -264,38 +273,49 @@ def check_attack(attack: Attack, defense: Defense[Any]) -> None:
 def _check_folding(
     attack: Attack, context: threat_model.AttackContext, together: Sequence[Packet]
 ) -> None:
-    """Ask an attack that folds for its two messages one at a time, with the sums of the others.
+    """Ask an attack that folds or keeps for its two messages one at a time, once it has looked.
 
     They are the messages that it makes of rows, but for numbers that a sum rounds otherwise.
     """
     tier = threat_model.needs(attack).tier
-    if not attack.folds or tier == "own" or threat_model.recruits(attack) != 0:
-        return
     payload = context.honest
+    asked = attack.folds or (attack.keeps and not isinstance(payload, Patch))
+    if not asked or tier == "own" or threat_model.recruits(attack) != 0:
+        return
     read = payload.take(context.benign if tier == "all" else context.owned.rows)
     sums = FoldedMessages.of(read, torch.ones(len(read), dtype=torch.float64)).with_squares(read)
+    kept = KeptMessages(read.take([]), read.encode(), at_once=2) if attack.keeps else None
+    learned = (context.updates - context.idle)[:2].mean(dim=0) if attack.reads_updates else None
+    place = threat_model.Part(len(payload), 2, 0, sums, Counter(), kept, learned)
+
+    def part(rows: list[int]) -> threat_model.AttackContext:
+        return replace(
+            context,
+            honest=payload.take(rows),
+            updates=context.updates[rows],
+            trained=context.trained[rows],
+            idle=context.idle[[row % len(context.idle) for row in rows]],
+            owned=context.owned.part(rows),
+            memories=[context.memories[row] for row in rows],
+            view=context.view.take(torch.tensor(rows, dtype=torch.long)),
+            part=replace(place, first=rows[0] if rows else 0),
+        )
+
+    if attack.looks:
+        looked, _ = look(attack, part([]), {})
+        place = replace(place, looked=looked)
     apart = []
     for row in range(2):
-        part = replace(
-            context,
-            honest=payload.take([row]),
-            updates=context.updates[[row]],
-            trained=context.trained[[row]],
-            idle=context.idle[[row % len(context.idle)]],
-            owned=context.owned.part([row]),
-            memories=[context.memories[row]],
-            view=context.view.take(torch.tensor([row])),
-            part=threat_model.Part(len(payload), 2, row, sums, Counter()),
-        )
-        apart += threat_model.forge(attack, part, {}).among(part.honest)
+        one_row = part([row])
+        apart += threat_model.forge(attack, one_row, {}).among(one_row.honest)
     one, other = (type(payload).decode(packets, payload.spec)[0] for packets in (apart, together))
     assert one is not None
     assert other is not None
     same = torch.isclose(one.values().double(), other.values().double(), rtol=1e-3, atol=1e-4)
     name = type(payload).__name__
     assert float(same.double().mean()) > 0.99, (
-        f"{name}: an attack that folds must make each message of sums and of its own client's; "
-        "draw the rows behind view.first, or leave folds out"
+        f"{name}: an attack that folds or keeps must make each message of sums or of its look, and "
+        "of its own client's; draw the rows behind view.first, or leave folds and keeps out"
     )
 
 

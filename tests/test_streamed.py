@@ -40,6 +40,7 @@ from fedbench.payload.packets import Packet
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.run import play
 from fedbench.testing.contracts import example_context
+from fedbench_attacks.alie import ALIE
 from fedbench_attacks.bits import Margin, MaskIPM
 from fedbench_attacks.crafted import Squares, deviation, mean_of
 from fedbench_attacks.min_max import MinMax, MinSum
@@ -557,31 +558,50 @@ def test_an_attack_that_folds_and_remembers_is_blamed() -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Counts(MaskIPM):
-    """Attack that counts its looks, and sends ones once it has looked twice."""
+    """Attack that counts its looks, and sends ones from the second one on."""
 
     number: bool = False
 
     def look(self, view: AttackView, memory: Any) -> tuple[Any, Any]:
-        """Return how often it has looked, as a tensor or wrongly as a ``number``."""
+        """Return ones, from the second look on, or wrongly a ``number``."""
         looks = (memory or 0) + 1
         view.notes["looks"] = looks
-        return looks if self.number else torch.tensor(looks), looks
+        ones = torch.ones(view.own.values().shape[1]) if looks > 1 else None
+        return looks if self.number else ones, looks
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Send ones."""
+        """Send the answer of the look."""
         assert view.looked is not None
-        ones = torch.full((len(view.own), view.own.values().shape[1]), float(view.looked > 1))
-        return view.own.nearest(ones), memory
+        return view.own.nearest(view.looked.expand(len(view.own), -1)), memory
 
 
 def test_an_attack_looks_once_a_round_and_remembers() -> None:
     rounds = play(scenario(protocol="fedpm", attack=Counts()), stream=True, chunk=1).rounds
     assert [played.malicious > 1 for played in rounds] == [True, True]
     assert [played.notes["looks"] for played in rounds] == [1, 2]
+    assert [played.gain == 0 for played in rounds] == [True, False]  # first they are honest
     with pytest.raises(
         PluginError, match=r"look in round 0 must return \(a tensor or None, memory\), got 1"
     ):
         play(scenario(protocol="fedpm", attack=Counts(number=True)), stream=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Notes(ALIE):
+    """Attack that notes what its clients learned."""
+
+    def sided(self, view: AttackView, *args: Any) -> tuple[torch.Tensor, int]:
+        """Choose as ALIE does."""
+        learned = (view.updates - view.idle).mean(dim=0)
+        view.notes["learned"] = float(torch.linalg.vector_norm(learned))
+        return super().sided(view, *args)
+
+
+@pytest.mark.parametrize("protocol", ["fedavg", "fedpm"])  # which differ in what is idle
+def test_a_look_reads_the_mean_of_what_clients_learned(protocol: str) -> None:
+    whole, folded = both(protocol=protocol, attack=Notes())
+    require_equal(whole, folded)
+    assert folded.rounds[0].notes["learned"] != 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -282,6 +282,7 @@ def _check_folding(
     asked = attack.folds or (attack.keeps and not isinstance(payload, Patch))
     if not asked or tier == "own" or threat_model.recruits(attack) != 0:
         return
+    assert attack.looks or not attack.keeps, "an attack that keeps must override look"
     read = payload.take(context.benign if tier == "all" else context.owned.rows)
     sums = FoldedMessages.of(read, torch.ones(len(read), dtype=torch.float64)).with_squares(read)
     kept = KeptMessages(read.take([]), read.encode(), at_once=2) if attack.keeps else None

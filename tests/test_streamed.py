@@ -42,7 +42,7 @@ from fedbench.run import play
 from fedbench.testing.contracts import example_context
 from fedbench_attacks.alie import ALIE
 from fedbench_attacks.bits import Margin, MaskIPM
-from fedbench_attacks.crafted import Squares, deviation, mean_of
+from fedbench_attacks.crafted import Squares
 from fedbench_attacks.min_max import MinMax, MinSum
 from fedbench_defenses.distances import squared_distances
 from fedbench_defenses.mean import Mean
@@ -214,6 +214,13 @@ def test_a_round_of_malicious_clients_alone(protocol: str, attack: str) -> None:
     require_equal(whole, folded)
     assert whole.rounds[0].malicious == 4
     assert folded.rounds[0].notes["benign"] == 0
+
+
+def test_a_round_without_the_adversary_is_not_looked_at() -> None:
+    few: dict[str, Any] = {"malicious": 0.05, "rounds": 4}
+    whole, folded = both(protocol="fedavg", attack="min-max", **few)
+    require_equal(whole, folded)
+    assert {played.malicious for played in folded.rounds} == {0, 1}
 
 
 @pytest.mark.parametrize("attack", ["ipm", "min-max"])
@@ -628,9 +635,7 @@ def test_an_adversary_reads_the_packets_of_finite_messages_alone(knows: str) -> 
 def test_distances_of_packets_are_those_of_rows_by_hand() -> None:
     x = torch.tensor([[0.0, 1.0, 9.0], [2.0, 1.0, -3.0], [7.0, 4.0, 0.0]])
     packets = KeptMessages(FloatVectors(x[:0]), FloatVectors(x).encode(), at_once=2, width=2)
-    mean = mean_of(packets)
-    assert mean.tolist() == [3, 2, 2]
-    assert deviation(packets, mean).square().tolist() == pytest.approx([13, 3, 39])
+    mean = torch.tensor([3.0, 2.0, 2.0])
     push = torch.tensor([1.0, 0.0, -1.0])
     for honest in (x, packets):
         squares = Squares(honest, mean, push, 2)

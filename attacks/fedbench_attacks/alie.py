@@ -76,7 +76,7 @@ class ALIE(TwoSided):
     ) -> tuple[Tensor, int]:
         z = largest_z(view.n, view.m) if self.z is None else self.z
         view.notes["z"] = z
-        mean = mean_of(honest)
+        mean = mean_of(view, honest)
         push = direction(view, honest, mean, "std")
         side = sides[0] if len(sides) == 1 else against(view, push)
         strength = z if self.side == "minus" else abs(z)  # a worse side leaves nothing to a sign

@@ -138,14 +138,15 @@ def honest_messages(view: AttackView, knows: Literal["colluders", "all"]) -> Any
 def honest_mean(view: AttackView, knows: Literal["colluders", "all"]) -> Tensor | None:
     """Return the mean ``(k,)`` float32 of `honest_messages`; None, recorded, without any."""
     honest = honest_messages(view, knows)
-    return None if honest is None else mean_of(honest)
+    return None if honest is None else mean_of(view, honest)
 
 
-def mean_of(honest: Rows | FoldedMessages) -> Tensor:
-    """Return the mean ``(k,)`` float32 of some messages, of which there is at least one."""
+def mean_of(view: AttackView, honest: Rows | FoldedMessages) -> Tensor:
+    """Return the mean ``(k,)`` float32 of `honest_messages`."""
     if isinstance(honest, Tensor):
         return honest.mean(dim=0)
-    return honest.mean().to(torch.float32)
+    assert view.sums is not None
+    return view.sums.mean().to(torch.float32)
 
 
 def tiled(honest: Rows, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -180,12 +181,12 @@ def mirrored(view: AttackView, row: Tensor, scale: float) -> Tensor:
     return view.own.opposite(row[None], scale)[0]
 
 
-def deviation(rows: Rows, mean: Tensor) -> Tensor:
+def deviation(rows: Tensor, mean: Tensor) -> Tensor:
     """Return the standard deviation ``(k,)``, ddof 1, of at least two ``rows (b, k)``.
 
     ``torch.std`` is slow: benchmarks/shortcuts.py.
     """
-    squares = [(x - middle).square_().sum(dim=0) for x, middle in tiled(rows, mean)]
+    squares = [(x - middle).square_().sum(dim=0) for x, middle in tiles(rows, mean)]
     return torch.cat(squares).div_(len(rows) - 1).sqrt_()
 
 
@@ -197,16 +198,17 @@ def direction(
 ) -> Tensor:
     """Return minus the deviation, minus the sign of the mean, or minus the mean over its norm.
 
-    The deviation is that of ``rows (b, k)``, or of messages whose packets or sums they are. A
+    The deviation is that of ``rows (b, k)``, or of the messages whose sums are shown instead. A
     single row has no deviation: ``std`` then falls back to ``sign``, recorded.
     """
     if kind == "std" and len(rows) < 2:
         kind = "sign"
         view.notes["direction"] = kind
     if kind == "std":
-        if isinstance(rows, FoldedMessages):
-            return -rows.deviation().to(mean)
-        return -deviation(rows, mean)
+        if isinstance(rows, Tensor):
+            return -deviation(rows, mean)
+        assert view.sums is not None
+        return -view.sums.deviation().to(mean)
     if kind == "sign":
         return -mean.sign()
     unit: Tensor = mean / torch.linalg.vector_norm(mean).clamp_min(1e-30)

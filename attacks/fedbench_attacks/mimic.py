@@ -48,7 +48,7 @@ class Mimic(Crafted):
 
     def learned(self, view: AttackView, honest: Rows, memory: Any) -> tuple[int, Tensor, Tensor]:
         """Return ``(t, mu, z)`` one round later, or unchanged after the warm-up."""
-        mean = mean_of(honest)
+        mean = mean_of(view, honest)
         if memory is None:
             z = view.key.fold("mimic").normal(len(mean), device=mean.device)
             memory = (0, torch.zeros_like(mean), z / torch.linalg.vector_norm(z))

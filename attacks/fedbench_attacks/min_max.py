@@ -33,6 +33,10 @@ class Bounded(Crafted):
     def keeps(self) -> bool:
         return True
 
+    @property
+    def reads_squares(self) -> bool:
+        return True
+
     @abstractmethod
     def largest(self, squares: Squares, side: int) -> Tensor:
         """Return the largest gamma within the bound, for ``side`` times a push that is not zero."""
@@ -45,7 +49,7 @@ class Bounded(Crafted):
 
         Where ``p`` is zero that is the mean, and the side is 0.
         """
-        mean = mean_of(honest)
+        mean = mean_of(view, honest)
         push = direction(view, honest, mean, self.direction)
         squares = Squares(honest, mean, push, view.m)
         moves = float(squares.length) > 0

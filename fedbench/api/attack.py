@@ -324,7 +324,7 @@ class Attack:
 
     @property
     def reads_squares(self) -> bool:
-        """True if an attack that `folds` needs the sum of the squared values, too."""
+        """True if one that `folds` or `keeps` needs the sum of the squared values, too."""
         return False
 
     @property

@@ -206,7 +206,7 @@ def finite(sums: FoldedMessages, part: Honest, squares: bool = False) -> FoldedM
     if it asks for them.
     """
     read = part.payload
-    if not bool(torch.isfinite(sums.total).all()):
+    if not all_finite([sums.total]):
         rows = finite_rows(read.values()).nonzero()[:, 0].cpu()
         read = read.take(rows)
         sums = FoldedMessages.of(read, part.view.weights[rows])
@@ -235,6 +235,17 @@ class Stream:
         """Weights that all clients receive from a broadcast that is the same for all."""
         return self.received(self.broadcast)
 
+    @cached_property
+    def learned_nothing(self) -> Tensor:
+        """Updates ``(1, d)`` of clients that learned nothing from a broadcast that all received."""
+        return self.idle(self.broadcast)
+
+    def idle(self, broadcast: Payload) -> Tensor:
+        """Return the updates of clients that learn nothing from a broadcast, a row for each."""
+        setup = self.setup
+        rows: Tensor = ask(setup.plugins.protocol, "idle", Tensor, setup.shared, broadcast)
+        return rows
+
     def received(self, message: Payload) -> Tree:
         """Return the weights that a client receives from a message of one row."""
         setup = self.setup
@@ -261,7 +272,7 @@ class Stream:
             clients = setup.clients(ids, trees, state.memories, self.step)
             trained, made = setup.executor.exchange(clients)
         with span("compress"):
-            idle = ask(setup.plugins.protocol, "idle", Tensor, setup.shared, broadcast)
+            idle = self.learned_nothing if len(self.broadcast) == 1 else self.idle(broadcast)
             given = (ids, trained, made, idle, broadcast, self.step)
             updates, payload = messages(setup, state, *given)
         if not remembers:

@@ -405,6 +405,7 @@ def test_bits_beside_floats_that_are_not_finite_stand_in_for_sums_of_none() -> N
         assert sent.fields["notes"]["benign"] == 1
 
 
+@pytest.mark.slow
 def test_isolated_rules_are_not_sent_sums() -> None:
     with pytest.raises(Incompatible, match="get whole rounds; leave --isolate out"):
         play(scenario(protocol="fedpm"), stream=True, isolate=True)

@@ -30,8 +30,8 @@ def pack_rows(symbols: Tensor, width: int) -> Tensor:
         for i in range(8 * byte // width, -(-stop // width)):
             shift = (i + 1) * width - stop  # how far the symbol reaches beyond this byte's end
             symbol = groups[:, :, i]
-            cut = symbol >> shift if shift > 0 else symbol
-            data[:, :, byte] |= cut.to(torch.uint8) << max(-shift, 0)
+            bits = symbol >> shift if shift > 0 else symbol.to(torch.uint8) << -shift
+            data[:, :, byte].bitwise_or_(bits.to(torch.uint8))
     return data.flatten(1)[:, : -(-count * width // 8)]
 
 

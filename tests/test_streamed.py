@@ -6,7 +6,7 @@ import io
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from fedbench.api import AttackView, Defense, ServerView, Traits
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, FedbenchError, Incompatible, PluginError
 from fedbench.core.rng import Key
-from fedbench.executors.training import Client, Loop, Trained
+from fedbench.executors.training import Client, Loop, Made, Trained
 from fedbench.experiment import streamable
 from fedbench.experiment.measurements import Round
 from fedbench.experiment.prepare import prepare
@@ -451,6 +451,7 @@ def test_bits_beside_floats_that_are_not_finite_stand_in_for_sums_of_none() -> N
         assert sent.fields["notes"]["benign"] == 1
 
 
+@pytest.mark.slow
 def test_isolated_rules_are_not_sent_sums() -> None:
     with pytest.raises(Incompatible, match="get whole rounds; leave --isolate out"):
         play(scenario(protocol="fedpm"), stream=True, isolate=True)
@@ -720,3 +721,30 @@ def test_an_adversary_reads_the_sums_of_finite_messages_alone() -> None:
     assert (left.weight, left.weighted) == (2, None)  # it is not told the weights
     last = FoldedMessages.of(rows.take([3]), weights[3:])
     assert (finite(last, part).weight, finite(last, part).weighted) == (1, None)
+
+
+def test_the_next_clients_begin_before_the_last_ones_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where clients train elsewhere, they do so while messages of others are decoded."""
+    whole = play(scenario(attack="ipm", rounds=1), executor="loop", stream=False)
+    seen: list[str] = []
+
+    def begin(self: Loop, clients: Sequence[Client]) -> Callable[[], tuple[Trained, Made | None]]:
+        number = sum(what.startswith("begun") for what in seen)
+        seen.append(f"begun {number}")
+
+        def wait() -> tuple[Trained, Made | None]:
+            seen.append(f"waited for {number}")
+            return self.exchange(clients)
+
+        return wait
+
+    monkeypatch.setattr(Loop, "begin", begin)
+    folded = play(scenario(attack="ipm", rounds=1), executor="loop", stream=True, chunk=2)
+    require_equal(whole, folded)
+    assert whole.rounds[0].malicious == 4  # so six others in three parts, then two parts of these
+    others = ["begun 0", "begun 1", "waited for 0", "begun 2", "waited for 1", "waited for 2"]
+    # Those of the adversary begin when it has read the sums of all others.
+    owned = ["begun 3", "begun 4", "waited for 3", "waited for 4"]
+    assert seen == others + owned

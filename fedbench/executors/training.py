@@ -148,6 +148,13 @@ class Executor(ABC):
         """
         return self.trained(clients), None
 
+    def begin(self, clients: Sequence[Client]) -> Callable[[], tuple[Trained, Made | None]]:
+        """Return what `exchange` will return, once it is called.
+
+        Clients that train elsewhere have begun to; here they begin when it is called.
+        """
+        return partial(self.exchange, clients)
+
     def batches(self, steps: Steps, key: Key, number: Tensor) -> Batches:
         """Return a client's batches in round ``number``, with their images changed by its key."""
         augmented = steps if self.augment is None else AugmentedSteps(steps, self.augment, key)

@@ -16,7 +16,7 @@ Ray's own frames are not in it, nor are scenario and data set, once for a node a
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -86,6 +86,9 @@ class Stored:
     reference: Any  # of Ray
     size: int  # bytes
     nodes: set[str] = field(default_factory=set)  # that have it
+
+
+Ordered = dict[Any, tuple[int, int, list[Stored]]]  # by answer: first row, bytes of task, trees
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +169,7 @@ class Remote(Executor):
         load = self._load(clients) if len(clients) else None
         if load is None:
             return self.local.trained(clients)
-        parts = dict(self._answers(load, packets=False))
+        parts = dict(self._answers(load, self._ordered(load, packets=False)))
         answers = [parts[start] for start in sorted(parts)]
         updates = torch.cat([answer["updates"] for answer in answers])
         memories = [memory for answer in answers for memory in answer["memories"]]
@@ -182,20 +185,30 @@ class Remote(Executor):
         A mechanism changes the updates of all clients together. A patch (`Protocol.agreed`) is one
         of a vector that the server has, and does not travel.
         """
+        return self.begin(clients)()
+
+    def begin(self, clients: Sequence[Client]) -> Callable[[], tuple[Trained, Made | None]]:
+        """Have the clients of a round begin to train; return what waits for their packets."""
         mechanism = self.setup.plugins.mechanism
         protects = type(mechanism).on_updates is not Mechanism.on_updates
         needed = protects or self.protocol.agreed is not None
         if needed or not isinstance(clients, Cohort) or not len(clients):
-            return self.trained(clients), None
-        device = self.shared.device
+            return lambda: (self.trained(clients), None)
         load = self._load(clients)
         assert load is not None
+        return partial(self._packets, clients, load, self._ordered(load, packets=True))
+
+    def _packets(
+        self, clients: Cohort, load: Load, ordered: Ordered
+    ) -> tuple[Trained, Made | None]:
+        """Return the messages of clients that train, and updates of those that attack."""
+        device = self.shared.device
         packets: dict[int, Packet] = {}
         rows: dict[int, Tensor] = {}
         before: list[Memory] = [{} for _ in load.trees]
         after: list[Memory] = [{} for _ in load.trees]
         forms = set()
-        for start, answer in self._answers(load, packets=True):
+        for start, answer in self._answers(load, ordered):
             forms.add(answer["form"])
             for row, data in enumerate(answer["packets"], start):
                 packets[row] = Packet(data, int(answer["bits"][row - start]))
@@ -206,8 +219,8 @@ class Remote(Executor):
         hook = Hook(self.protocol, "message", clients.step)
         hook.must(len(forms) == 1, "messages of one form", f"{len(forms)} forms")
         form = form_of(forms.pop(), package_of(self.protocol.sends))
-        ordered = [packets[row] for row in range(len(clients))]
-        messages, _ = type(form).decode(ordered, form.spec, device)
+        rows_in_order = [packets[row] for row in range(len(clients))]
+        messages, _ = type(form).decode(rows_in_order, form.spec, device)
         assert messages is not None  # honest ones are legal
         assert len(messages) == len(clients)
         updates = torch.full((1, self.protocol.trained(self.shared).d), torch.nan, device=device)
@@ -246,12 +259,12 @@ class Remote(Executor):
             return dict(wrap.keywords) if named else None
         return None
 
-    def _answers(self, load: Load, packets: bool) -> Iterator[tuple[int, Any]]:
-        """Have chunks trained; yield the first row of each and its answer, as they are ready."""
+    def _ordered(self, load: Load, packets: bool) -> Ordered:
+        """Have chunks trained, and return what Ray calls their answers."""
         n = len(load.trees)
         self._store(load.trees)
         size = min(self.chunk, -(-n // self.places))
-        given: dict[Any, tuple[int, int, list[Stored]]] = {}
+        ordered: Ordered = {}
         for start in range(0, n, size):
             part = slice(start, start + size)
             stored = [self.stored[id(tree)] for tree in load.trees[part]]
@@ -269,12 +282,16 @@ class Remote(Executor):
             )
             references = [each.reference for each in used.values()]
             answer = self.task.remote(list(self.run), _buffer(task), *references)
-            given[answer] = (start, len(task), list(used.values()))
-        waiting = list(given)
+            ordered[answer] = (start, len(task), list(used.values()))
+        return ordered
+
+    def _answers(self, load: Load, ordered: Ordered) -> Iterator[tuple[int, Any]]:
+        """Yield the first row of each chunk and its answer, as they are ready."""
+        waiting = list(ordered)
         while waiting:
             (answer,), waiting = self.ray.wait(waiting)
             node, result = self._result(answer)
-            start, task_bytes, trees = given.pop(answer)
+            start, task_bytes, trees = ordered.pop(answer)
             self.carried[load.step, node, "tasks"] += task_bytes
             self.carried[load.step, node, "results"] += len(result)
             for tree in trees:

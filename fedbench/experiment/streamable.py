@@ -1,4 +1,4 @@
-"""Choice of the rounds that are streamed: those that do not fit in memory whole, and can be."""
+"""Choice of runs whose rounds are streamed: large ones, if rule, attack and mechanism permit."""
 
 import math
 import os

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -34,7 +34,7 @@ from fedbench.core.blame import Hook, ask
 from fedbench.core.devices import now
 from fedbench.core.tiling import all_finite, finite_rows
 from fedbench.core.trees import Tree
-from fedbench.executors.training import Client
+from fedbench.executors.training import Client, Made, Trained
 from fedbench.experiment.evaluation import evaluate, is_evaluated, local_accuracies
 from fedbench.experiment.guarantee import spend
 from fedbench.experiment.measurements import Round
@@ -102,6 +102,17 @@ def added(sums: FoldedMessages | None, more: FoldedMessages) -> FoldedMessages:
 
 
 @dataclass(frozen=True, eq=False)
+class Begun:
+    """Clients of a round that train, or will once they are waited for."""
+
+    rows: list[int]  # of the round
+    ids: list[int]
+    broadcast: Payload  # of all of them, or one row for each
+    clients: Sequence[Client]
+    exchanged: Callable[[], tuple[Trained, Made | None]]
+
+
+@dataclass(frozen=True, eq=False)
 class Honest:
     """Honest messages of some clients of a round, and all that they were made of."""
 
@@ -122,7 +133,7 @@ def finite(sums: FoldedMessages, part: Honest, squares: bool = False) -> FoldedM
     if it asks for them.
     """
     read = part.payload
-    if not bool(torch.isfinite(sums.total).all()):
+    if not all_finite([sums.total]):
         rows = finite_rows(read.values()).nonzero()[:, 0].cpu()
         read = read.take(rows)
         sums = FoldedMessages.of(read, part.view.weights[rows])
@@ -161,6 +172,17 @@ class Stream:
         """Weights that all clients receive from a broadcast that is the same for all."""
         return self.received(self.broadcast)
 
+    @cached_property
+    def learned_nothing(self) -> Tensor:
+        """Updates ``(1, d)`` of clients that learned nothing from a broadcast that all received."""
+        return self.idle(self.broadcast)
+
+    def idle(self, broadcast: Payload) -> Tensor:
+        """Return the updates of clients that learn nothing from a broadcast, a row for each."""
+        setup = self.setup
+        rows: Tensor = ask(setup.plugins.protocol, "idle", Tensor, setup.shared, broadcast)
+        return rows
+
     def received(self, message: Payload) -> Tree:
         """Return the weights that a client receives from a message of one row."""
         setup = self.setup
@@ -172,8 +194,8 @@ class Stream:
         size = self.setup.at_once or len(rows) or 1
         return (list(rows[i : i + size]) for i in range(0, len(rows), size))
 
-    def honest(self, rows: list[int], remembers: bool = True) -> Honest:
-        """Train the clients of these rows and return their messages; what they keep is kept."""
+    def begin(self, rows: list[int]) -> Begun:
+        """Let the clients of these rows begin to train, if they do it elsewhere."""
         setup = self.setup
         ids = [self.ids[row] for row in rows]
         broadcast = self.broadcast
@@ -181,13 +203,36 @@ class Stream:
         if not trees:
             broadcast = broadcast.take(rows or [0])
             trees = [self.received(broadcast.take([row])) for row in range(len(broadcast))]
+        with span("train"):
+            clients = setup.clients(ids, trees, self.state.memories, self.step)
+            return Begun(rows, ids, broadcast, clients, setup.executor.begin(clients))
+
+    def ahead(self, rows: Sequence[int], remembers: bool = True) -> Iterator[Honest]:
+        """Yield messages of these rows, as many as are in memory at once.
+
+        The next clients train meanwhile, where clients train elsewhere.
+        """
+        parts = self.parts(rows)
+        first = next(parts, None)
+        begun = None if first is None else self.begin(first)
+        while begun is not None:
+            following = next(parts, None)
+            after = None if following is None else self.begin(following)
+            yield self.honest(begun, remembers)
+            begun = after
+
+    def honest(self, begun: Begun, remembers: bool = True) -> Honest:
+        """Return the messages of clients that train; what they keep is kept."""
+        setup = self.setup
         state = self.state
+        rows = begun.rows
+        ids = begun.ids
+        broadcast = begun.broadcast
         before = {i: state.memories[i] for i in ids if not remembers and i in state.memories}
         with span("train"):
-            clients = setup.clients(ids, trees, state.memories, self.step)
-            trained, made = setup.executor.exchange(clients)
+            trained, made = begun.exchanged()
         with span("compress"):
-            idle = ask(setup.plugins.protocol, "idle", Tensor, setup.shared, broadcast)
+            idle = self.learned_nothing if len(self.broadcast) == 1 else self.idle(broadcast)
             given = (ids, trained, made, idle, broadcast, self.step)
             updates, payload = messages(setup, state, *given)
         if not remembers:
@@ -199,7 +244,7 @@ class Stream:
                 object, payload.spec
             )
         view = self.view.take(torch.tensor(rows, dtype=torch.long)).asked(broadcast=broadcast)
-        return Honest(rows, ids, clients, trained, updates, payload, idle, view)
+        return Honest(rows, ids, begun.clients, trained, updates, payload, idle, view)
 
     def send(
         self, part: Honest, packets: Sequence[Packet], shown: bool = False
@@ -274,8 +319,7 @@ class Stream:
 
     def benign(self, rows: Sequence[int], shown: bool) -> None:
         """Train clients that are nobody's, and send their messages; ``shown`` to the adversary."""
-        for some in self.parts(rows):
-            part = self.honest(some)
+        for part in self.ahead(rows):
             self.send(part, part.payload.encode(), shown)
 
     def read_own(self, rows: Sequence[int]) -> Tensor | None:
@@ -287,8 +331,7 @@ class Stream:
         stands_in = self.colludes and self.sums.seen is None
         asks = self.looks and self.attack.reads_updates
         learned = None
-        for some in self.parts(rows if stands_in or asks else []):
-            part = self.honest(some, remembers=False)
+        for part in self.ahead(rows if stands_in or asks else [], remembers=False):
             if stands_in:
                 if self.attack.keeps:
                     self.mean(part)
@@ -305,7 +348,7 @@ class Stream:
         if self.attack.keeps:
             packets = (sums.seen.form, sums.shown, self.setup.at_once or len(self.ids))
             place = dataclasses.replace(place, kept=KeptMessages(*packets))
-        nobody = self.context(self.honest([]), owned.part([]), place)
+        nobody = self.context(self.honest(self.begin([])), owned.part([]), place)
         looked, notes = look(self.attack, nobody, self.state.adversary)
         sums.notes |= notes
         return dataclasses.replace(place, looked=looked)
@@ -328,10 +371,9 @@ class Stream:
             place = self.look(owned, place)
             self.state.attack_seconds += now(device) - start
         first = 0
-        for some in self.parts(rows):
-            part = self.honest(some)
+        for part in self.ahead(rows):
             start = now(device)
-            numbers = range(first, first + len(some))
+            numbers = range(first, first + len(part.rows))
             place = dataclasses.replace(place, first=first)
             context = self.context(part, owned.part(numbers), place)
             forged = threat_model.forge(attack, context, self.state.adversary)
@@ -340,7 +382,7 @@ class Stream:
             self.sums.headers.append(compared_headers(context, *arrived))
             self.sums.notes |= forged.fields["notes"]
             self.sums.trace += forged.fields["trace"]
-            first += len(some)
+            first += len(part.rows)
 
 
 def play_streamed_round(setup: Setup, state: RunState, step: int) -> Round:
@@ -370,7 +412,7 @@ def play_streamed_round(setup: Setup, state: RunState, step: int) -> Round:
         alike = heard_by_all(setup, state.server, ids, range(len(broadcast)))
         state.last_broadcast = stream.tree if alike else None
     if sums.received is None or sums.honest is None:  # nobody came
-        form = FoldedMessages.none(stream.honest([]).payload)
+        form = FoldedMessages.none(stream.honest(stream.begin([])).payload)
         sums.received = form
         sums.honest = form
     accepted = sums.accepted

@@ -8,6 +8,7 @@ import dataclasses
 import importlib.util
 import pickle
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -33,6 +34,7 @@ from fedbench.protocols.fedavg import FedAvg
 from fedbench.run import play
 from fedbench.sweeps.local import Options
 from fedbench.sweeps.on_ray import OnRay
+from fedbench_defenses.median import MeanOfRanks
 
 SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "links.py"
 loader = importlib.util.spec_from_file_location("links", SCRIPT)
@@ -73,6 +75,7 @@ class HereAndNow:
         self.turn = count()
         self.objects: dict[int, Any] = {}
         self.tasks = 0
+        self.names: Counter[str] = Counter()  # of the functions that tasks are
 
     def is_initialized(self) -> bool:
         return True
@@ -101,6 +104,7 @@ class HereAndNow:
         def task(function: Callable[..., Any]) -> Any:
             def answer(run: list[int], task: Any, *trees: int) -> int:
                 self.tasks += 1
+                self.names[function.__name__] += 1
                 if self.loses is not None:
                     return self.put(self.loses)
                 try:
@@ -235,12 +239,14 @@ def test_updates_come_back_where_the_mechanism_needs_them_and_are_counted(
 
 
 def test_a_table_on_paper_is_of_the_same_formulas() -> None:
-    # 100 nodes get the tree once: 4 bytes a parameter; a million signs are 125 MB each
+    # 100 nodes get the tree once: 4 bytes a parameter; a million times 10^9 signs are 125 TB
     lines = links.on_paper(100, 8, 10**6, 10**9)
     assert lines[0].endswith("31,250 tasks, 39.1 a GPU")
     rows = dict(line.strip("| ").split(" | ", 1) for line in lines[4:])
     assert rows["broadcast"] == "4.00 GB | 400.00 GB | 32 s"
     assert rows["results: packets of 1 bit a parameter"] == "1.25 TB | 125.00 TB | 2.8 h"
+    assert rows["column shards: packets of 1 bit a parameter"] == "125.00 TB | 12.50 PB | 277.8 h"
+    assert rows["column shards: answers"] == "40.00 MB | 4.00 GB | 0.32 s"
     assert rows["results: updates, 32 bits a parameter"] == "40.00 TB | 4.00 PB | 88.9 h"
 
 
@@ -271,7 +277,7 @@ def test_messages_of_two_tasks_must_have_one_form(
 @pytest.mark.parametrize(
     ("lost", "kind", "text"),
     [
-        (RayError("it died"), Unavailable, "nodes that stay, got RayError for the same clients 4"),
+        (RayError("it died"), Unavailable, "nodes that stay, got RayError for the same task 4"),
         (OutOfMemoryError("a node is full"), MemoryError, "a node is full"),
         (
             RayTaskError(ModuleNotFoundError("no fedbench")),
@@ -333,6 +339,69 @@ def test_what_does_not_go_together_is_refused_in_a_line(monkeypatch: pytest.Monk
         play(SMALL, device="cpu", executor="ray")
     assert Options(executor="ray").processes(6) == 1
     assert Options(executor="ray", workers=2).processes(6) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "shards"),
+    [
+        ({"defense": "median", "attack": "sign-flip"}, 2 * 8),  # once more of the honest messages
+        ({"defense": "trimmed-mean", "protocol": "qsgd", "malicious": 0.0}, 8),
+        ({"defense": "median", "protocol": "fsl", "attack": "none"}, 8),  # whole numbers
+        ({"defense": "nnm+median", "attack": "none"}, 0),  # mixed messages: here
+        ({"defense": "krum", "attack": "none"}, 0),
+    ],
+)
+def test_columns_of_a_streamed_round_are_aggregated_on_the_cluster(
+    changes: dict[str, Any],
+    shards: int,
+    made: list[remote.Remote],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scenario = SMALL.model_copy(update={"rounds": 1, "malicious": 0.2, **changes})
+    monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 5 * 1000)  # 1,000 of 7,376 columns
+    local = play(scenario, device="cpu", executor="loop", chunk=2, stream=True)
+    ray = HereAndNow(2)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    there = play(scenario, device="cpu", executor="ray", chunk=2, stream=True)
+    assert numbers(there) == numbers(local)
+    assert ray.names["_aggregate"] == shards
+    (executor,) = made
+    assert ("columns" in {kind for _, _, kind in executor.carried}) == bool(shards)
+
+
+def test_what_shards_carry_is_what_the_formula_says_to_the_byte(
+    made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = SMALL.model_copy(update={"rounds": 1, "malicious": 0.0, "defense": "median"})
+    monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 5 * 3000)  # of 7,376 columns
+    monkeypatch.setitem(sys.modules, "ray", HereAndNow(2))
+    play(scenario, device="cpu", executor="ray", chunk=2, stream=True)
+    (executor,) = made
+    form = len(form_bytes(FloatVectors(torch.zeros(0, 7376))))
+    shared = links.shared_bytes([4 * 7376] * 5, form, 2)
+    widths = (3000, 3000, 1376)
+    assert links.shards(executor.carried, 0, shared, widths) == ["node 0", "node 1"]
+    executor.carried[0, "node 0", "packets"] += shared  # as if they had been sent there twice
+    with pytest.raises(ValueError, match="round 0: counted"):
+        links.shards(executor.carried, 0, shared, widths)
+
+
+def test_each_shard_asks_a_rule_that_has_seen_nothing(
+    made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    answer = MeanOfRanks.aggregate
+
+    def noted(self: MeanOfRanks, *given: Any) -> Any:
+        asked.append(self)
+        return answer(self, *given)
+
+    monkeypatch.setattr(MeanOfRanks, "aggregate", noted)
+    scenario = SMALL.model_copy(update={"rounds": 1, "defense": "median", "attack": "sign-flip"})
+    monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 5 * 4000)
+    monkeypatch.setitem(sys.modules, "ray", HereAndNow(2))
+    play(scenario, device="cpu", executor="ray", chunk=2, stream=True)
+    assert len({id(rule) for rule in asked}) == len(asked) == 4  # twice two shards
 
 
 def test_a_streamed_run_on_a_cluster_is_the_local_one(

@@ -10,7 +10,10 @@ round, node and kind, a chunk that was repeated once:
 
 - ``broadcast``: what the clients received, once for a node and round, to its object store;
 - ``tasks``: numbers and memories of the clients; samples of those whose samples are not the pool's;
-- ``results``: packets, or updates where the server needs them, and memories.
+- ``results``: packets, or updates where the server needs them, and memories;
+- ``packets``: all messages of a round in a stream, once for a node and question to a rule of single
+  columns (`fedbench.experiment.shards`), to its object store;
+- ``columns``: what such a question names and its answers.
 
 Ray's own frames are not in it, nor are scenario and data set, once for a node and run.
 """
@@ -20,13 +23,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.api import Local, Mechanism, Memory, hooks
+from fedbench.api import Defense, Local, Mechanism, Memory, ServerView, hooks
 from fedbench.core.blame import Hook
 from fedbench.core.copies import on_device
 from fedbench.core.devices import accelerated
@@ -48,12 +51,16 @@ from fedbench.executors.cluster import (
 from fedbench.executors.factory import REMOTE_OPTION, remote_way
 from fedbench.executors.malloc import keep_memory
 from fedbench.executors.training import Client, Executor, Made, Trained, untouched
+from fedbench.experiment import shards
 from fedbench.experiment.forms import form_bytes, form_of
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.experiment.setup import Cohort, Setup
 from fedbench.experiment.state_bytes import decode, encode
+from fedbench.payload import FoldedMessages, KeptMessages
 from fedbench.payload.packets import Packet
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -110,7 +117,8 @@ class Remote(Executor):
     ray: Any = field(kw_only=True)
     chunk: int = field(kw_only=True)  # most clients of a task
     places: int = field(kw_only=True)  # tasks that ran at once when the run began
-    task: Any = field(kw_only=True)  # the remote function
+    task: Any = field(kw_only=True)  # the remote function that trains
+    shard: Any = field(kw_only=True)  # the one that aggregates columns
     run: tuple[Any, Any] = field(kw_only=True)  # Ray's references to what a process needs
     carried: Counter[tuple[int, str, str]] = field(default_factory=Counter, kw_only=True)
     stored: dict[int, Stored] = field(default_factory=dict, kw_only=True)  # by id of the tree
@@ -135,7 +143,9 @@ class Remote(Executor):
             "id": setup.id,
             "code": code_version(),
         }
-        share = {"num_cpus": 1, "num_gpus": gpus, "max_calls": 0}  # a process keeps what it holds
+        # a process keeps what it holds
+        share = {"num_cpus": 1, "num_gpus": gpus, "max_calls": 0, "max_retries": RETRIES}
+        remote = ray.remote(**share, retry_exceptions=False)
         return cls(
             local.protocol,
             local.shared,
@@ -147,7 +157,8 @@ class Remote(Executor):
             ray=ray,
             chunk=chunk,
             places=places,
-            task=ray.remote(**share, max_retries=RETRIES, retry_exceptions=False)(_train),
+            task=remote(_train),
+            shard=remote(_aggregate),
             run=(ray.put(encode(order)), ray.put(arrays_of(setup.population.data))),
         )
 
@@ -217,6 +228,38 @@ class Remote(Executor):
             updates[row] = update.to(device)
         return (updates, on_device(before, device)), (messages, on_device(after, device))
 
+    def aggregate(
+        self,
+        rule: Defense[Any],
+        received: FoldedMessages | KeptMessages,
+        state: Any,
+        view: ServerView,
+    ) -> tuple[Tensor, Any]:
+        """Have columns of the answer computed on the cluster if each is one of its own."""
+        if not shards.sharded(rule, received, state, view):
+            return super().aggregate(rule, received, state, view)
+        assert isinstance(received, KeptMessages)
+        references = []
+        size = 0
+        for data in shards.objects(received, view):
+            references.append(self.ray.put(_buffer(data)))
+            size += len(data)
+        given: dict[Any, tuple[int, int]] = {}
+        for part in received.shards(self.places):
+            task = encode(torch.tensor([part.span.start, part.span.stop]))
+            answer = self.shard.remote([*self.run, *references], _buffer(task))
+            given[answer] = (part.span.start, len(task))
+        nodes = set()
+        parts = {}
+        for (start, task_bytes), node, result in self._finished(given):
+            self.carried[view.step, node, "columns"] += task_bytes + len(result)
+            if node not in nodes:
+                nodes.add(node)
+                self.carried[view.step, node, "packets"] += size
+            parts[start] = decode(memoryview(result))
+        whole = torch.cat([parts[start] for start in sorted(parts)])
+        return whole.to(self.shared.device), state
+
     def _load(self, clients: Sequence[Client]) -> Load | None:
         """Return what travels of the clients, or None if a gradient is one that cannot."""
         if isinstance(clients, Cohort):
@@ -270,11 +313,7 @@ class Remote(Executor):
             references = [each.reference for each in used.values()]
             answer = self.task.remote(list(self.run), _buffer(task), *references)
             given[answer] = (start, len(task), list(used.values()))
-        waiting = list(given)
-        while waiting:
-            (answer,), waiting = self.ray.wait(waiting)
-            node, result = self._result(answer)
-            start, task_bytes, trees = given.pop(answer)
+        for (start, task_bytes, trees), node, result in self._finished(given):
             self.carried[load.step, node, "tasks"] += task_bytes
             self.carried[load.step, node, "results"] += len(result)
             for tree in trees:
@@ -295,6 +334,13 @@ class Remote(Executor):
                 number += 1
             self.stored[name] = before[name]
 
+    def _finished(self, given: dict[Any, T]) -> Iterator[tuple[T, str, Any]]:
+        """Yield what is noted of each task, its node and its bytes, as tasks finish."""
+        waiting = list(given)
+        while waiting:
+            (answer,), waiting = self.ray.wait(waiting)
+            yield given.pop(answer), *self._result(answer)
+
     def _result(self, answer: Any) -> tuple[str, Any]:
         """Return node and bytes of an answer, or raise what the process did."""
         errors = self.ray.exceptions
@@ -314,7 +360,7 @@ class Remote(Executor):
         except errors.RayError as error:
             raise Unavailable(
                 f"{REMOTE_OPTION} must have nodes that stay, got {type(error).__name__} for the "
-                f"same clients {1 + RETRIES} times; start the run again"
+                f"same task {1 + RETRIES} times; start the run again"
             ) from error
         return node, result
 
@@ -331,6 +377,20 @@ def _train(run: Sequence[Any], task: Any, *trees: Any) -> tuple[str, Any]:
     worker = _worker(*run)
     answer = worker.answer(decode(memoryview(task)), trees)
     return ray.get_runtime_context().get_node_id(), _buffer(answer)
+
+
+def _aggregate(references: Sequence[Any], task: Any) -> tuple[str, Any]:
+    """Aggregate the columns of a task in a process of Ray; return its node and the answer's bytes.
+
+    Objects are read by their references one after the other, so that not all must be there at once.
+    """
+    import ray
+
+    order, arrays, *objects = references
+    setup = _worker(order, arrays).setup
+    columns = range(*decode(memoryview(task)).tolist())
+    answer = shards.answer_of(setup, columns, lambda number: ray.get(objects[number]))
+    return ray.get_runtime_context().get_node_id(), _buffer(encode(answer))
 
 
 @lru_cache(maxsize=1)

@@ -19,6 +19,7 @@ import torch
 LENGTH = 8  # bytes of a length, or of a side of a shape
 VALUE = 1 + LENGTH  # of a text, bytes, list or dict, before what it holds
 CHUNK = 32  # clients of a task
+DECODED = 1 << 29  # bytes of values that a process decodes at once
 BANDWIDTH = 100e9 / 8  # bytes a second of a link
 
 
@@ -137,8 +138,8 @@ def on_paper(nodes: int, gpus: int, clients: int, d: int) -> list[str]:
     for name, packet in {"32 bits": 4 * d, "1 bit": -(-d // 8)}.items():
         shared = shared_bytes([packet] * clients, 200, CHUNK)
         rows.append((f"column shards: packets of {name} a parameter", shared, nodes * shared))
-    shards = nodes * gpus
-    answers = columns_bytes(d // shards) * shards
+    width = min(-(-d // (nodes * gpus)), DECODED // (4 * clients))
+    answers = columns_bytes(width) * -(-d // width)
     rows.append(("column shards: answers", answers / nodes, answers))
     lines = [
         f"{nodes} nodes x {gpus} GPUs, {clients:,} clients in a round, {d:,} parameters, "

@@ -19,22 +19,24 @@ import pytest
 import torch
 from ray_cluster import numbers
 
+from fedbench.api import ServerView
 from fedbench.core.errors import ConfigError, PluginError, Unavailable
+from fedbench.core.rng import Key
 from fedbench.executors.factory import require_device, require_known
-from fedbench.experiment import remote
+from fedbench.experiment import remote, shards
 from fedbench.experiment.checkpoints import Checkpoint
 from fedbench.experiment.forms import form_bytes
 from fedbench.experiment.measurements import Round
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.payload import FloatVectors, Payload
+from fedbench.payload import FloatVectors, FoldedMessages, KeptMessages, Payload
 from fedbench.payload.bits import SignBits
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.run import play
 from fedbench.sweeps.local import Options
 from fedbench.sweeps.on_ray import OnRay
-from fedbench_defenses.median import MeanOfRanks
+from fedbench_defenses.median import MeanOfRanks, Median
 
 SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "links.py"
 loader = importlib.util.spec_from_file_location("links", SCRIPT)
@@ -246,7 +248,8 @@ def test_a_table_on_paper_is_of_the_same_formulas() -> None:
     assert rows["broadcast"] == "4.00 GB | 400.00 GB | 32 s"
     assert rows["results: packets of 1 bit a parameter"] == "1.25 TB | 125.00 TB | 2.8 h"
     assert rows["column shards: packets of 1 bit a parameter"] == "125.00 TB | 12.50 PB | 277.8 h"
-    assert rows["column shards: answers"] == "40.00 MB | 4.00 GB | 0.32 s"
+    # 134 columns of a million float32 are 512 MiB, and a task of them has 78 bytes beside 4 each
+    assert rows["column shards: answers"] == "45.82 MB | 4.58 GB | 0.37 s"
     assert rows["results: updates, 32 bits a parameter"] == "40.00 TB | 4.00 PB | 88.9 h"
 
 
@@ -342,7 +345,7 @@ def test_what_does_not_go_together_is_refused_in_a_line(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("changes", "shards"),
+    ("changes", "tasks"),
     [
         ({"defense": "median", "attack": "sign-flip"}, 2 * 8),  # once more of the honest messages
         ({"defense": "trimmed-mean", "protocol": "qsgd", "malicious": 0.0}, 8),
@@ -353,7 +356,7 @@ def test_what_does_not_go_together_is_refused_in_a_line(monkeypatch: pytest.Monk
 )
 def test_columns_of_a_streamed_round_are_aggregated_on_the_cluster(
     changes: dict[str, Any],
-    shards: int,
+    tasks: int,
     made: list[remote.Remote],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -364,9 +367,9 @@ def test_columns_of_a_streamed_round_are_aggregated_on_the_cluster(
     monkeypatch.setitem(sys.modules, "ray", ray)
     there = play(scenario, device="cpu", executor="ray", chunk=2, stream=True)
     assert numbers(there) == numbers(local)
-    assert ray.names["_aggregate"] == shards
+    assert ray.names["_aggregate"] == tasks
     (executor,) = made
-    assert ("columns" in {kind for _, _, kind in executor.carried}) == bool(shards)
+    assert ("columns" in {kind for _, _, kind in executor.carried}) == bool(tasks)
 
 
 def test_what_shards_carry_is_what_the_formula_says_to_the_byte(
@@ -386,22 +389,64 @@ def test_what_shards_carry_is_what_the_formula_says_to_the_byte(
         links.shards(executor.carried, 0, shared, widths)
 
 
-def test_each_shard_asks_a_rule_that_has_seen_nothing(
+def test_each_shard_asks_a_new_rule_what_the_local_run_asks(
     made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rules = []
     asked = []
     answer = MeanOfRanks.aggregate
 
-    def noted(self: MeanOfRanks, *given: Any) -> Any:
-        asked.append(self)
-        return answer(self, *given)
+    def noted(self: MeanOfRanks, received: Payload, state: None, view: ServerView) -> Any:
+        rules.append(self)
+        told = (view.weights.tolist(), view.ids.tolist(), view.step, view.key.seed, view.expected)
+        asked.append((*told, received.values().tolist()))
+        return answer(self, received, state, view)
 
     monkeypatch.setattr(MeanOfRanks, "aggregate", noted)
-    scenario = SMALL.model_copy(update={"rounds": 1, "defense": "median", "attack": "sign-flip"})
+    changes = {"defense": "median", "attack": "sign-flip", "partition": "dirichlet:beta=0.3"}
+    scenario = SMALL.model_copy(update={"rounds": 1, **changes})
     monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 5 * 4000)
+    play(scenario, device="cpu", executor="loop", chunk=2, stream=True)
+    local = asked[:]
+    assert len(set(local[0][0])) > 1  # sizes differ
+    rules.clear()
+    asked.clear()
     monkeypatch.setitem(sys.modules, "ray", HereAndNow(2))
     play(scenario, device="cpu", executor="ray", chunk=2, stream=True)
-    assert len({id(rule) for rule in asked}) == len(asked) == 4  # twice two shards
+    assert asked == local
+    assert len({id(rule) for rule in rules}) == len(rules) == 4  # two shards, twice
+
+
+def test_what_a_rule_raises_in_a_shard_is_its_error_here(
+    made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("moody today")
+
+    monkeypatch.setattr(MeanOfRanks, "aggregate", broken)
+    monkeypatch.setitem(sys.modules, "ray", HereAndNow(2))
+    scenario = SMALL.model_copy(update={"defense": "median"})
+    with pytest.raises(
+        PluginError, match="aggregate_kept in round 0 raised ZeroDivisionError: moody"
+    ):
+        play(scenario, device="cpu", executor="ray", chunk=2, stream=True)
+
+
+def test_only_packets_and_little_else_are_shown_to_a_shard() -> None:
+    rows = FloatVectors(torch.tensor([[1.0], [2.0], [4.0]]))
+    kept = KeptMessages(rows.take([]), rows.encode(), at_once=2)
+    view = ServerView(torch.ones(3, dtype=torch.float64), rows.take([0]), 0, Key(0))
+    assert shards.sharded(Median(), kept, None, view)
+    assert not shards.sharded(Median(), kept, {}, view)
+    assert not shards.sharded(Median(), FoldedMessages.of(rows, view.weights), None, view)
+    for more in ({"truth": view.ids > 0}, {"root": rows.take([0])}, {"network": object()}):
+        assert not shards.sharded(Median(), kept, None, dataclasses.replace(view, **more))
+    _, *batches = shards.objects(kept, view)
+    stored = shards.Stored(3, 2, batches.__getitem__)
+    assert len(stored) == 3
+    assert stored[0:2] == kept.packets[0:2]
+    assert stored[2:4] == kept.packets[2:]
+    assert stored[:1] == kept.packets[:1]
 
 
 def test_a_streamed_run_on_a_cluster_is_the_local_one(

@@ -262,6 +262,9 @@ def test_shards_of_columns_answer_what_all_columns_do(monkeypatch: pytest.Monkey
     monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 7 * 20_000)
     assert [tile.shape[1] for tile in kept.columns()] == [16384, 16384, 8196]
     assert [len(shard.span) for shard in kept.shards(2)] == [16384, 16384, 8196]
+    monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 7 * 33_000)  # four tiles
+    assert [tile.shape[1] for tile in kept.columns()] == [32768, 8196]
+    assert [len(shard.span) for shard in kept.shards(1)] == [24576, 16388]  # in two turns alike
     monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 7 * 3000)
     assert [len(shard.span) for shard in kept.shards(1)][-2:] == [3000, 1964]
 

@@ -24,15 +24,15 @@ from fedbench.payload.packets import Packet
 def sharded(
     rule: Defense[Any], received: FoldedMessages | KeptMessages, state: Any, view: ServerView
 ) -> bool:
-    """Return whether other processes can answer: of columns alone, not mixed, without a state."""
-    alone = type(rule).aggregate_kept is Defense.aggregate_kept and rule.traits().columns
+    """Return whether other processes can answer: column by column, from packets and little else."""
+    alone = type(rule).aggregate_kept is Defense.aggregate_kept
     more = (state, view.network, view.root, view.truth)
-    kept = isinstance(received, KeptMessages) and received.shares is None
-    return kept and alone and all(part is None for part in more)
+    return isinstance(received, KeptMessages) and alone and all(part is None for part in more)
 
 
 def objects(received: KeptMessages, view: ServerView) -> Iterator[bytes]:
     """Yield what all shards read: first what is public of the messages, then their packets."""
+    assert received.shares is None  # a rule behind `nnm` is no rule of its own
     yield encode(
         {
             "form": form_bytes(received.form),

@@ -146,13 +146,14 @@ class KeptMessages:
         return width - width % min(width, tile_width(form.device))
 
     def shards(self, count: int) -> list[Self]:
-        """Return parts of the columns, ``count`` of them unless they would be too wide or narrow.
+        """Return parts of the columns for ``count`` processes, each of which decodes one at once.
 
-        Each is decoded at once, and cut where the answers to all of them are those to the whole.
+        They are cut where the answers to all of them are those to the whole.
         """
         start, stop = self.span.start, self.span.stop
         step = min(self.widest, tile_width(self.form.values().device))
-        width = min(self.widest, step * -(-(stop - start) // (step * count)))
+        turns = -(-(stop - start) // (self.widest * count))
+        width = step * -(-(stop - start) // (step * count * turns))
         cuts = range(start, stop, width)
         return [dataclasses.replace(self, only=range(a, min(a + width, stop))) for a in cuts]
 

@@ -36,6 +36,15 @@ PAIRS = {  # protocol: attack
     "qsgd": "ipm",
     "fedavg": "ipm",
 }
+SCENARIO: dict[str, Any] = {
+    "dataset": "digits",
+    "partition": "virtual:beta=0.3",
+    "clients": 1_000_000,
+    "malicious": 0.1,
+    "rounds": 1,
+    "epochs": 1,
+    "batch_size": 32,
+}
 
 
 class Wide(torch.nn.Module):
@@ -69,20 +78,8 @@ class Timed(Loop):
 def one(protocol: str, defense: str, attack: str, cohort: int, stream: bool) -> dict[str, Any]:
     """Play one round, and return its peak of memory, its seconds and the bits of a message."""
     torch.set_num_threads(1)
-    scenario = Scenario(
-        model=Wide(),
-        dataset="digits",
-        partition="virtual:beta=0.3",
-        clients=1_000_000,
-        per_round=cohort,
-        malicious=0.1,
-        rounds=1,
-        epochs=1,
-        batch_size=32,
-        protocol=protocol,
-        defense=defense,
-        attack=attack,
-    )
+    changes = {"model": Wide(), "per_round": cohort, "protocol": protocol}
+    scenario = Scenario(**(SCENARIO | changes | {"defense": defense, "attack": attack}))
     start = time.process_time()
     setup = prepare(scenario, "cpu", "loop")
     loop = Timed(setup.plugins.protocol, setup.shared, setup.executor.schedule)

@@ -48,7 +48,8 @@ from fedbench.experiment.stages import (
     step_server,
 )
 from fedbench.experiment.state import RunState
-from fedbench.experiment.streamed import play_streamed_round, streams
+from fedbench.experiment.streamable import streams
+from fedbench.experiment.streamed import play_streamed_round
 from fedbench.isolation.stand_ins import Isolation
 
 

@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import gc
 import os
 import sys
 import time
@@ -29,6 +30,18 @@ Mistake = Callable[..., str]
 
 
 NO_CASES = pytest.StashKey[list[str]]()
+
+
+def pytest_collection() -> None:
+    """Collect no garbage while tests are collected: a quarter of that time went into it."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect it again, but do not look at the tests themselves, which stay to the end."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

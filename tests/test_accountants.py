@@ -254,6 +254,7 @@ def test_a_record_says_what_its_epsilon_covers_and_that_malicious_clients_protec
     assert "no guarantee" in privacy.note
 
 
+@pytest.mark.slow
 def test_a_run_with_stratified_cohorts_claims_no_amplification() -> None:
     central = {"mechanism": "dp-fedavg:clip=1.0,z=1.0"}
     random, stratified = (

@@ -200,7 +200,7 @@ def gain(r: Round) -> float:
     return float(r.notes["loss"]) - float(r.notes["honest loss"])
 
 
-@pytest.mark.edges("fedavg", "fsl")
+@pytest.mark.edges("fedavg")
 @pytest.mark.parametrize("protocol", ["fedavg", "fsl", "fedpm", "signsgd", "drive"])
 def test_what_is_played_is_the_worst_of_what_was_tried(protocol: str) -> None:
     scenario = SMALL.model_copy(update={"protocol": protocol, "attack": "auto:budget=0.5"})

@@ -260,6 +260,7 @@ def test_a_checkpoint_of_another_run_is_refused_in_one_line(checkpoint: Checkpoi
         play(FULL, device="cpu", executor="loop", checkpoint=checkpoint)
 
 
+@pytest.mark.slow
 def test_a_damaged_one_or_one_of_another_machine_is_not_used_and_a_warning_says_so(
     whole: Record, checkpoint: Checkpoint
 ) -> None:

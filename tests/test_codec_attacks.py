@@ -88,6 +88,7 @@ def test_dense_attacks_go_through_codecs_both_ways(protocol: str, attack: str, v
     assert (r.gain_mean or 0) > least
 
 
+@pytest.mark.slow
 def test_a_strict_server_and_headers_that_bind_tell_the_two_ways_apart() -> None:
     # -3 u with the norm of u: no vector of that norm is so long in levels.
     for via, accepted in (("codec", 6), ("wire", 4)):

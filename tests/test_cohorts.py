@@ -77,6 +77,7 @@ def test_in_a_stratified_round_all_clients_of_a_kind_are_alike_and_all_pairs_of_
     assert max(abs(n / ROUNDS - expected) for n in pairs.values()) < 5 * 0.0042
 
 
+@pytest.mark.slow
 def test_the_order_of_a_stratified_round_does_not_tell_who_is_malicious() -> None:
     malicious, ids = drawn(STRATIFIED)
     hostile = malicious[ids].double().mean(0)

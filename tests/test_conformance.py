@@ -197,6 +197,8 @@ def test_whatever_is_accepted_has_a_finite_aggregate(name: str, rule: str) -> No
         out, _ = server.aggregate(received, server.init(payload.spec), view)
         assert bool(torch.isfinite(out).all())
         played += 1
+        if name in SEARCHES and rule not in KINDS_OF_RULE:
+            break  # a search asks the rule many times: of most rules on their first alphabet
     assert played >= 1
 
 
@@ -259,6 +261,7 @@ def test_a_defense_that_prefers_the_first_client_is_caught() -> None:
         check_defense(Nepotist())
 
 
+@pytest.mark.slow
 def test_a_combination_exists_exactly_if_both_rules_accept_what_the_protocol_sends() -> None:
     refused = set()
     pairs = {("mean", attack) for attack in registry.names("attack")}

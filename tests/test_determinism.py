@@ -28,7 +28,12 @@ SCENARIO = Scenario(
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ACCELERATED)])
 @pytest.mark.parametrize(
-    ("protocol", "attack"), [("fedavg", "alie"), ("fsl", "rank-reversal"), ("fedpm", "none")]
+    ("protocol", "attack"),
+    [
+        ("fedavg", "alie"),
+        ("fsl", "rank-reversal"),
+        pytest.param("fedpm", "none", marks=pytest.mark.slow),
+    ],
 )
 def test_two_runs_are_equal_bit_for_bit(device: str, protocol: str, attack: str) -> None:
     scenario = SCENARIO.model_copy(update={"protocol": protocol, "attack": attack})

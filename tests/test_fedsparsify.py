@@ -425,7 +425,7 @@ def test_a_client_sends_as_many_weights_as_the_schedule_says() -> None:
         assert bool((state.w[~state.mask] == 0).all())
 
 
-@pytest.mark.edges("client-dyn-opt-wire", "server-sign-flip-codec")
+@pytest.mark.edges("server-sign-flip-codec")
 @pytest.mark.parametrize("via", ["codec", "wire"])
 @pytest.mark.parametrize("attack", ["sign-flip", "dyn-opt"])
 @pytest.mark.parametrize("where", ["client", "server"])

@@ -176,6 +176,7 @@ def legible(figure: Figure) -> None:
         assert not box.overlaps(its), (text, other)
 
 
+@pytest.mark.slow
 def test_the_first_round_stands_below_the_lowest_accuracy() -> None:
     systems = [cell("fedavg", f"multi-krum:f={i}", "dyn-opt") for i in range(5)]
     looks = (None,) * 999 + (0.0,) + (None,) * 999 + (0.5,)
@@ -542,6 +543,7 @@ def test_bars_begin_at_zero_and_have_the_colours_of_their_attacks() -> None:
 # accuracy under every attack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 12])
 def test_no_text_of_the_chart_of_survival_is_cut_or_overlaps_another(count: int) -> None:
     figure = bars.survival(crowd(count), "A long title " * 12, "and what was run, " * 12)

@@ -130,6 +130,7 @@ def test_the_gradient_in_the_images_is_that_of_the_loss() -> None:
     assert slope == pytest.approx(float(g.norm()), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_what_learning_costs_is_counted_and_no_rule_is_there_to_ask() -> None:
     attack = Counting()
     played(attack)

@@ -322,6 +322,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.slow
 def test_whatever_a_name_holds_is_text(tmp_path: Path) -> None:
     entries = [
         entry(i, name=bad, authors=bad, note=bad, device=bad, command=bad)
@@ -385,6 +386,7 @@ def test_a_protocol_that_would_leave_the_folder_is_refused_and_nothing_is_writte
     assert not list(tmp_path.rglob("*.html"))
 
 
+@pytest.mark.slow
 def test_the_same_board_gives_the_same_bytes_and_a_broken_entry_leaves_them(board: Path) -> None:
     before = {path: path.read_bytes() for path in render(board, board / "page")}
     assert {path: path.read_bytes() for path in render(board, board / "page")} == before
@@ -394,6 +396,7 @@ def test_the_same_board_gives_the_same_bytes_and_a_broken_entry_leaves_them(boar
     assert {path: path.read_bytes() for path in before} == before
 
 
+@pytest.mark.slow
 def test_pages_of_entries_that_left_are_removed_and_nothing_else(board: Path) -> None:
     gone, out = entry(3), board / "page"
     render(board, out)

@@ -140,7 +140,7 @@ def test_a_local_step_has_no_more_kernels_than_it_had(name: str, most: int) -> N
     assert counted(engine, clients, 2).kernels <= most
 
 
-@pytest.mark.edges("lenet5", "conv10")
+@pytest.mark.edges("lenet5")
 @pytest.mark.parametrize("model", ["lenet5", "cnn4", "resnet20", "conv10"])
 def test_nor_does_one_of_another_network(model: str) -> None:
     network = registry.load("model", model).build((1, 32, 32), 10)

@@ -203,6 +203,7 @@ def test_a_signature_of_another_round_or_chain_is_refused(board: Path) -> None:
             freeze(board, "2027", source, [])
 
 
+@pytest.mark.slow
 def test_a_ranking_stage_is_planned_from_the_seeds_that_were_drawn(board: Path) -> None:
     path = entered(board)
     with pytest.raises(ConfigError, match="frozen in a season"):
@@ -493,6 +494,7 @@ def test_the_epsilon_of_an_entry_is_the_largest_of_both_stages(board: Path) -> N
         assert both.epsilon == most
 
 
+@pytest.mark.slow
 def test_a_page_that_was_edited_is_refused(board: Path) -> None:
     ranked(board)
     render(board, board)

@@ -23,7 +23,7 @@ from fedbench.api import ServerView
 from fedbench.core.errors import ConfigError, PluginError, Unavailable
 from fedbench.core.rng import Key
 from fedbench.executors.factory import require_device, require_known
-from fedbench.experiment import remote, shards
+from fedbench.experiment import remote, remote_process, shards
 from fedbench.experiment.checkpoints import Checkpoint
 from fedbench.experiment.forms import form_bytes
 from fedbench.experiment.measurements import Round
@@ -132,7 +132,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[remote.Remote]]:
 
     monkeypatch.setattr(remote.Remote, "of", kept)
     yield executors
-    remote._worker.cache_clear()
+    remote_process.worker_of.cache_clear()
 
 
 def on_stand_in(
@@ -306,7 +306,7 @@ def test_a_node_with_other_code_is_named(
     monkeypatch.setitem(sys.modules, "ray", HereAndNow(1))
     here = dataclasses.replace(prepare(SMALL, "cpu", "ray"), id="another")
     with remote.on_cluster(here, "ray", 1) as setup:
-        monkeypatch.setattr(remote, "code_version", lambda: "0.1+other")
+        monkeypatch.setattr(remote_process, "code_version", lambda: "0.1+other")
         with pytest.raises(ConfigError, match=r"the same plug-ins, got 0\.1\+other; install them"):
             setup.executor.trained(setup.clients([0], [{}], {}, 0))
 
@@ -367,7 +367,7 @@ def test_columns_of_a_streamed_round_are_aggregated_on_the_cluster(
     monkeypatch.setitem(sys.modules, "ray", ray)
     there = play(scenario, device="cpu", executor="ray", chunk=2, stream=True)
     assert numbers(there) == numbers(local)
-    assert ray.names["_aggregate"] == tasks
+    assert ray.names["aggregate_columns"] == tasks
     (executor,) = made
     assert ("columns" in {kind for _, _, kind in executor.carried}) == bool(tasks)
 

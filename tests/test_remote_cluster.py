@@ -88,7 +88,7 @@ def ended(driver: "subprocess.Popen[str]") -> Record:
 
 def training(node: Node) -> list[int]:
     """Return the processes of a node in the middle of a task; Ray gives others another name."""
-    return node.processes(b"ray::_train")
+    return node.processes(b"ray::train_chunk")
 
 
 @pytest.mark.cluster
@@ -124,7 +124,7 @@ def test_columns_that_two_nodes_aggregate_are_those_of_the_local_run(
     driver = begin(cluster, scenario, chunk=2, stream=True)
     if loses:
         await_round(driver, 1)
-        wait(lambda: second.processes(b"ray::_aggregate"))
+        wait(lambda: second.processes(b"ray::aggregate_columns"))
         second.end()
     local = play(scenario, device="cpu", executor="loop", chunk=2, stream=True)
     assert numbers(ended(driver)) == numbers(local)

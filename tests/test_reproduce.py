@@ -207,6 +207,7 @@ def test_the_largest_scale_that_was_played_decides() -> None:
     assert counts(cells)[Verdict.NOT_RUN] == 1
 
 
+@pytest.mark.slow
 def test_an_exhibit_is_played_compared_and_kept(tmp_path: Path) -> None:
     exhibit = tiny()
     console = Console(width=100)

@@ -6,7 +6,7 @@ import io
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,14 @@ from fedbench.api import AttackView, Defense, ServerView, Traits
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, FedbenchError, Incompatible, PluginError
 from fedbench.core.rng import Key
-from fedbench.executors.training import Client, Loop, Trained
-from fedbench.experiment import streamed
+from fedbench.executors.training import Client, Loop, Made, Trained
+from fedbench.experiment import streamable
 from fedbench.experiment.measurements import Round
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.experiment.streamed import Honest, finite, needs_sums, obstacle, streams
+from fedbench.experiment.streamable import needs_sums, obstacle, streams
+from fedbench.experiment.streamed import Honest, finite
 from fedbench.payload import (
     BinaryMasks,
     FloatVectors,
@@ -426,6 +427,7 @@ def test_bits_beside_floats_that_are_not_finite_stand_in_for_sums_of_none() -> N
         assert sent.fields["notes"]["benign"] == 1
 
 
+@pytest.mark.slow
 def test_isolated_rules_are_not_sent_sums() -> None:
     with pytest.raises(Incompatible, match="get whole rounds; leave --isolate out"):
         play(scenario(protocol="fedpm"), stream=True, isolate=True)
@@ -434,9 +436,9 @@ def test_isolated_rules_are_not_sent_sums() -> None:
 def test_a_system_that_does_not_say_its_memory_refuses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert 1 << 28 < streamed.memory() < math.inf
+    assert 1 << 28 < streamable.memory() < math.inf
     monkeypatch.delattr(os, "sysconf")
-    assert streamed.memory() == math.inf
+    assert streamable.memory() == math.inf
 
 
 @pytest.mark.slow
@@ -481,27 +483,27 @@ def test_only_rounds_of_gigabytes_are_streamed_unasked(monkeypatch: pytest.Monke
     large = prepare(scenario(protocol="fedpm"), "cpu")
     assert not streams(large, None)
     d = large.shared.layout.d
-    monkeypatch.setattr(streamed, "LARGEST", 24 * 10 * d - 1)
+    monkeypatch.setattr(streamable, "LARGEST", 24 * 10 * d - 1)
     assert streams(large, None)
     assert not streams(large, False)
     whole = prepare(scenario(protocol="fedpm", defense="geometric-median"), "cpu")
     assert not streams(whole, None)  # it fits in this machine
-    monkeypatch.setattr(streamed, "memory", lambda: 24 * 10 * d - 1)
+    monkeypatch.setattr(streamable, "memory", lambda: 24 * 10 * d - 1)
     with pytest.raises(Incompatible, match="geometric-median reads each of them"):
         streams(whole, None)
 
 
 def test_a_rule_of_distances_needs_room_for_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamed, "memory", lambda: streamed.A_PAIR * 10**2)
+    monkeypatch.setattr(streamable, "memory", lambda: streamable.A_PAIR * 10**2)
     for rule in ("krum", "nnm+median"):
         assert obstacle(prepare(scenario(protocol="fedavg", defense=rule), "cpu")) is None
-    monkeypatch.setattr(streamed, "memory", lambda: streamed.A_PAIR * 10**2 - 1)
+    monkeypatch.setattr(streamable, "memory", lambda: streamable.A_PAIR * 10**2 - 1)
     for rule in ("krum", "nnm+median"):
         why = obstacle(prepare(scenario(protocol="fedavg", defense=rule), "cpu"))
         assert why == f"defense {rule} compares all pairs of them; use --defense median"
     assert obstacle(prepare(scenario(protocol="fedavg", defense="median"), "cpu")) is None
-    monkeypatch.setattr(streamed, "LARGEST", 0)
-    monkeypatch.setattr(streamed, "A_NUMBER", 1e-6)  # a small model, whose rows fit
+    monkeypatch.setattr(streamable, "LARGEST", 0)
+    monkeypatch.setattr(streamable, "A_NUMBER", 1e-6)  # a small model, whose rows fit
     with pytest.raises(Incompatible, match="krum compares all pairs"):
         streams(prepare(scenario(protocol="fedavg", defense="krum"), "cpu"), None)
 
@@ -509,8 +511,8 @@ def test_a_rule_of_distances_needs_room_for_all_pairs(monkeypatch: pytest.Monkey
 def test_the_command_refuses_a_round_that_fits_in_no_memory_before_it_writes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mistake: Mistake
 ) -> None:
-    monkeypatch.setattr(streamed, "LARGEST", 1)
-    monkeypatch.setattr(streamed, "memory", lambda: 1)
+    monkeypatch.setattr(streamable, "LARGEST", 1)
+    monkeypatch.setattr(streamable, "memory", lambda: 1)
     out = tmp_path / "runs"
     words = "attack -p fedavg:lr=0.1 -d geometric-median -a none --dataset digits --model micro"
     words += f" --seeds 0 --clients 6 --per-round 6 --rounds 1 --epochs 1 --device cpu --out {out}"
@@ -604,3 +606,30 @@ def test_an_adversary_reads_the_sums_of_finite_messages_alone() -> None:
     assert (left.weight, left.weighted) == (2, None)  # it is not told the weights
     last = FoldedMessages.of(rows.take([3]), weights[3:])
     assert (finite(last, part).weight, finite(last, part).weighted) == (1, None)
+
+
+def test_the_next_clients_begin_before_the_last_ones_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where clients train elsewhere, they do so while messages of others are decoded."""
+    whole = play(scenario(attack="ipm", rounds=1), executor="loop", stream=False)
+    seen: list[str] = []
+
+    def begin(self: Loop, clients: Sequence[Client]) -> Callable[[], tuple[Trained, Made | None]]:
+        number = sum(what.startswith("begun") for what in seen)
+        seen.append(f"begun {number}")
+
+        def wait() -> tuple[Trained, Made | None]:
+            seen.append(f"waited for {number}")
+            return self.exchange(clients)
+
+        return wait
+
+    monkeypatch.setattr(Loop, "begin", begin)
+    folded = play(scenario(attack="ipm", rounds=1), executor="loop", stream=True, chunk=2)
+    require_equal(whole, folded)
+    assert whole.rounds[0].malicious == 4  # so six others in three parts, then two parts of these
+    others = ["begun 0", "begun 1", "waited for 0", "begun 2", "waited for 1", "waited for 2"]
+    # Those of the adversary begin when it has read the sums of all others.
+    owned = ["begun 3", "begun 4", "waited for 3", "waited for 4"]
+    assert seen == others + owned

@@ -178,7 +178,7 @@ def play(
 def require_playable(cell: Cell, seed: int, options: Options) -> None:
     """Raise the error of what does not fit together or in memory, before anything is written."""
     from fedbench.experiment.prepare import prepare
-    from fedbench.experiment.streamed import streams
+    from fedbench.experiment.streamable import streams
 
     scenario = cell.scenario.model_copy(update={"seed": seed})
     executor = "loop" if options.executor == "auto" else options.executor  # auto would measure

@@ -168,6 +168,13 @@ class Executor(ABC):
         """Return what `hooks.aggregate` does of a streamed round, wherever it is computed."""
         return hooks.aggregate(rule, received, state, view)
 
+    def begin(self, clients: Sequence[Client]) -> Callable[[], tuple[Trained, Made | None]]:
+        """Return what `exchange` will return, once it is called.
+
+        Clients that train elsewhere have begun to; here they begin when it is called.
+        """
+        return partial(self.exchange, clients)
+
     def batches(self, steps: Steps, key: Key, number: Tensor) -> Batches:
         """Return a client's batches in round ``number``, with their images changed by its key."""
         augmented = steps if self.augment is None else AugmentedSteps(steps, self.augment, key)

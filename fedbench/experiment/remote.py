@@ -19,22 +19,20 @@ Ray's own frames are not in it, nor are scenario and data set, once for a node a
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.api import Defense, Local, Mechanism, Memory, ServerView, hooks
+from fedbench.api import Defense, Mechanism, Memory, ServerView, hooks
 from fedbench.core.blame import Hook
 from fedbench.core.copies import on_device
 from fedbench.core.devices import accelerated
 from fedbench.core.errors import ConfigError, FedbenchError, Unavailable
-from fedbench.core.rng import Key
 from fedbench.core.sources import package_of
 from fedbench.core.trees import Tree
 from fedbench.executors.cluster import (
@@ -42,19 +40,16 @@ from fedbench.executors.cluster import (
     address_of,
     arrays_of,
     connect,
-    data_of,
     first_line,
     imported,
-    other_code,
     places_of,
 )
 from fedbench.executors.factory import REMOTE_OPTION, remote_way
-from fedbench.executors.malloc import keep_memory
 from fedbench.executors.training import Client, Executor, Made, Trained, untouched
 from fedbench.experiment import shards
-from fedbench.experiment.forms import form_bytes, form_of
-from fedbench.experiment.prepare import prepare
-from fedbench.experiment.scenario import Scenario, code_version
+from fedbench.experiment.forms import form_of
+from fedbench.experiment.remote_process import aggregate_columns, buffer, train_chunk
+from fedbench.experiment.scenario import code_version
 from fedbench.experiment.setup import Cohort, Setup
 from fedbench.experiment.state_bytes import decode, encode
 from fedbench.payload import FoldedMessages, KeptMessages
@@ -93,6 +88,9 @@ class Stored:
     reference: Any  # of Ray
     size: int  # bytes
     nodes: set[str] = field(default_factory=set)  # that have it
+
+
+Ordered = dict[Any, tuple[int, int, list[Stored]]]  # by answer: first row, bytes of task, trees
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,8 +155,8 @@ class Remote(Executor):
             ray=ray,
             chunk=chunk,
             places=places,
-            task=remote(_train),
-            shard=remote(_aggregate),
+            task=remote(train_chunk),
+            shard=remote(aggregate_columns),
             run=(ray.put(encode(order)), ray.put(arrays_of(setup.population.data))),
         )
 
@@ -177,7 +175,7 @@ class Remote(Executor):
         load = self._load(clients) if len(clients) else None
         if load is None:
             return self.local.trained(clients)
-        parts = dict(self._answers(load, packets=False))
+        parts = dict(self._answers(load, self._ordered(load, packets=False)))
         answers = [parts[start] for start in sorted(parts)]
         updates = torch.cat([answer["updates"] for answer in answers])
         memories = [memory for answer in answers for memory in answer["memories"]]
@@ -193,20 +191,30 @@ class Remote(Executor):
         A mechanism changes the updates of all clients together. A patch (`Protocol.agreed`) is one
         of a vector that the server has, and does not travel.
         """
+        return self.begin(clients)()
+
+    def begin(self, clients: Sequence[Client]) -> Callable[[], tuple[Trained, Made | None]]:
+        """Have the clients of a round begin to train; return what waits for their packets."""
         mechanism = self.setup.plugins.mechanism
         protects = type(mechanism).on_updates is not Mechanism.on_updates
         needed = protects or self.protocol.agreed is not None
         if needed or not isinstance(clients, Cohort) or not len(clients):
-            return self.trained(clients), None
-        device = self.shared.device
+            return lambda: (self.trained(clients), None)
         load = self._load(clients)
         assert load is not None
+        return partial(self._packets, clients, load, self._ordered(load, packets=True))
+
+    def _packets(
+        self, clients: Cohort, load: Load, ordered: Ordered
+    ) -> tuple[Trained, Made | None]:
+        """Return the messages of clients that train, and updates of those that attack."""
+        device = self.shared.device
         packets: dict[int, Packet] = {}
         rows: dict[int, Tensor] = {}
         before: list[Memory] = [{} for _ in load.trees]
         after: list[Memory] = [{} for _ in load.trees]
         forms = set()
-        for start, answer in self._answers(load, packets=True):
+        for start, answer in self._answers(load, ordered):
             forms.add(answer["form"])
             for row, data in enumerate(answer["packets"], start):
                 packets[row] = Packet(data, int(answer["bits"][row - start]))
@@ -217,8 +225,8 @@ class Remote(Executor):
         hook = Hook(self.protocol, "message", clients.step)
         hook.must(len(forms) == 1, "messages of one form", f"{len(forms)} forms")
         form = form_of(forms.pop(), package_of(self.protocol.sends))
-        ordered = [packets[row] for row in range(len(clients))]
-        messages, _ = type(form).decode(ordered, form.spec, device)
+        rows_in_order = [packets[row] for row in range(len(clients))]
+        messages, _ = type(form).decode(rows_in_order, form.spec, device)
         assert messages is not None  # honest ones are legal
         assert len(messages) == len(clients)
         updates = torch.full((1, self.protocol.trained(self.shared).d), torch.nan, device=device)
@@ -242,12 +250,12 @@ class Remote(Executor):
         references = []
         size = 0
         for data in shards.objects(received, view):
-            references.append(self.ray.put(_buffer(data)))
+            references.append(self.ray.put(buffer(data)))
             size += len(data)
         given: dict[Any, tuple[int, int]] = {}
         for part in received.shards(self.places):
             task = encode(torch.tensor([part.span.start, part.span.stop]))
-            answer = self.shard.remote([*self.run, *references], _buffer(task))
+            answer = self.shard.remote([*self.run, *references], buffer(task))
             given[answer] = (part.span.start, len(task))
         nodes = set()
         parts = {}
@@ -289,12 +297,12 @@ class Remote(Executor):
             return dict(wrap.keywords) if named else None
         return None
 
-    def _answers(self, load: Load, packets: bool) -> Iterator[tuple[int, Any]]:
-        """Have chunks trained; yield the first row of each and its answer, as they are ready."""
+    def _ordered(self, load: Load, packets: bool) -> Ordered:
+        """Have chunks trained, and return what Ray calls their answers."""
         n = len(load.trees)
         self._store(load.trees)
         size = min(self.chunk, -(-n // self.places))
-        given: dict[Any, tuple[int, int, list[Stored]]] = {}
+        ordered: Ordered = {}
         for start in range(0, n, size):
             part = slice(start, start + size)
             stored = [self.stored[id(tree)] for tree in load.trees[part]]
@@ -311,9 +319,13 @@ class Remote(Executor):
                 }
             )
             references = [each.reference for each in used.values()]
-            answer = self.task.remote(list(self.run), _buffer(task), *references)
-            given[answer] = (start, len(task), list(used.values()))
-        for (start, task_bytes, trees), node, result in self._finished(given):
+            answer = self.task.remote(list(self.run), buffer(task), *references)
+            ordered[answer] = (start, len(task), list(used.values()))
+        return ordered
+
+    def _answers(self, load: Load, ordered: Ordered) -> Iterator[tuple[int, Any]]:
+        """Yield the first row of each chunk and its answer, as they are ready."""
+        for (start, task_bytes, trees), node, result in self._finished(ordered):
             self.carried[load.step, node, "tasks"] += task_bytes
             self.carried[load.step, node, "results"] += len(result)
             for tree in trees:
@@ -329,7 +341,7 @@ class Remote(Executor):
         self.stored.clear()
         for name, tree in {id(tree): tree for tree in trees}.items():
             if name not in before:
-                data = _buffer(encode(tree))
+                data = buffer(encode(tree))
                 before[name] = Stored(tree, number, self.ray.put(data), len(data))
                 number += 1
             self.stored[name] = before[name]
@@ -363,124 +375,3 @@ class Remote(Executor):
                 f"same task {1 + RETRIES} times; start the run again"
             ) from error
         return node, result
-
-
-def _buffer(data: bytes) -> "np.ndarray[Any, Any]":
-    """Return bytes as an array, which Ray carries as they are and processes map."""
-    return np.frombuffer(data, dtype=np.uint8)
-
-
-def _train(run: Sequence[Any], task: Any, *trees: Any) -> tuple[str, Any]:
-    """Train the clients of a task in a process of Ray; return its node and the answer's bytes."""
-    import ray
-
-    worker = _worker(*run)
-    answer = worker.answer(decode(memoryview(task)), trees)
-    return ray.get_runtime_context().get_node_id(), _buffer(answer)
-
-
-def _aggregate(references: Sequence[Any], task: Any) -> tuple[str, Any]:
-    """Aggregate the columns of a task in a process of Ray; return its node and the answer's bytes.
-
-    Objects are read by their references one after the other, so that not all must be there at once.
-    """
-    import ray
-
-    order, arrays, *objects = references
-    setup = _worker(order, arrays).setup
-    columns = range(*decode(memoryview(task)).tolist())
-    answer = shards.answer_of(setup, columns, lambda number: ray.get(objects[number]))
-    return ray.get_runtime_context().get_node_id(), _buffer(encode(answer))
-
-
-@lru_cache(maxsize=1)
-def _worker(order: Any, arrays: Any) -> "Worker":
-    """Return what this process holds of a run, or raise `ConfigError` if it has other code."""
-    import ray
-
-    keep_memory()
-    torch.set_num_threads(1)
-    given = decode(ray.get(order))
-    scenario = Scenario.model_validate_json(given["scenario"])
-    options = (given["device"], given["executor"], given["chunk"])
-    here = code_version()
-    got = "other code of a plug-in" if here == given["code"] else here
-    same = False
-    try:
-        setup = prepare(scenario, *options, data=data_of(ray.get(arrays)))
-        same = setup.id == given["id"]
-    except ConfigError as error:
-        got = str(error)
-    if not same:
-        raise other_code(given["code"], got, "start again")
-    return Worker(setup)
-
-
-class Worker:
-    """A process of a cluster with what it holds of a run."""
-
-    def __init__(self, setup: Setup) -> None:
-        self.setup = setup
-        self._trees: dict[int, Tree] = {}  # of the last task, by number
-
-    def answer(self, task: Any, arrays: Sequence[Any]) -> bytes:
-        """Return the bytes of what a task asks for."""
-        device = self.setup.shared.device
-        step = task["step"]
-        held = self._trees
-        self._trees = {
-            number: held[number] if number in held else on_device(decode(memoryview(array)), device)
-            for number, array in zip(task["trees"].tolist(), arrays, strict=True)
-        }
-        trees = [self._trees[number] for number in task["of"].tolist()]
-        memories = on_device(task["memories"], device)
-        if task["given"]:
-            triples = zip(task["given"], trees, memories, strict=True)
-            clients = [self._given(given, tree, memory, step) for given, tree, memory in triples]
-        else:
-            rows = zip(task["ids"].tolist(), trees, memories, strict=True)
-            clients = [self.setup.client(i, tree, memory, step) for i, tree, memory in rows]
-        updates, after = self.setup.executor.trained(clients, step)
-        if not task["packets"]:
-            return encode({"updates": updates, "memories": list(after)})
-        return encode(self._packed(clients, task, updates, after))
-
-    def _packed(
-        self, clients: Sequence[Client], task: Any, updates: Tensor, memories: Sequence[Memory]
-    ) -> dict[str, Any]:
-        """Return the packets, and what the adversary has of its clients that attack."""
-        own = self.setup.hostile(task["ids"].tolist(), task["step"]).nonzero()[:, 0]
-        before = [dict(memories[row]) for row in own.tolist()]
-        rows = updates[own.to(updates.device)]
-        keys = [client.key for client in clients]
-        with hooks.in_round(task["step"]):
-            messages, after = hooks.message(
-                self.setup.plugins.protocol, self.setup.shared, updates, keys, memories
-            )
-        packets = messages.encode()
-        return {
-            "form": form_bytes(messages),
-            "packets": [packet.data for packet in packets],
-            "bits": torch.tensor([packet.bits for packet in packets]),
-            "after": list(after),
-            "own": own,
-            "updates": rows,
-            "before": before,
-        }
-
-    def _given(self, given: Any, tree: Tree, memory: Memory, step: int) -> Client:
-        device = self.setup.shared.device
-        way = given["way"]
-        wrap: Any = untouched
-        if way:
-            local: Local = way["local"]
-            local = replace(
-                local,
-                tree=on_device(local.tree, device),
-                before=on_device(local.before, device),
-                learned=on_device(local.learned, device),
-            )
-            attack = self.setup.plugins.attack
-            wrap = partial(hooks.wrap_grad, attack, local=local, client=way["client"])
-        x = given["x"].to(device)
-        return Client(tree, x, given["y"].to(device), Key(given["key"]), memory, wrap, step)

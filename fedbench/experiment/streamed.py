@@ -5,11 +5,9 @@ Rules that must look at each message again get its packet, which is decoded as o
 
 from __future__ import annotations
 
-import math
-import os
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -29,15 +27,12 @@ from fedbench.adversary.metrics import (
     merged,
 )
 from fedbench.adversary.threat_model import OwnedRows, Part
-from fedbench.api import Attack, ServerView, Traits
-from fedbench.core import registry
+from fedbench.api import Attack, ServerView
 from fedbench.core.blame import Hook, ask
-from fedbench.core.choices import SUMS
 from fedbench.core.devices import now
-from fedbench.core.errors import Incompatible
 from fedbench.core.tiling import all_finite, finite_rows
 from fedbench.core.trees import Tree
-from fedbench.executors.training import Client
+from fedbench.executors.training import Client, Made, Trained
 from fedbench.experiment.evaluation import evaluate, is_evaluated, local_accuracies
 from fedbench.experiment.guarantee import spend
 from fedbench.experiment.measurements import Round
@@ -53,97 +48,15 @@ from fedbench.experiment.stages import (
     step_server,
 )
 from fedbench.experiment.state import RunState
-from fedbench.isolation.stand_ins import StandIn
+from fedbench.experiment.streamable import needs_sums
 from fedbench.payload import (
-    BinaryMasks,
     FoldedMessages,
     KeptMessages,
-    Patch,
     Payload,
-    SignBits,
     identical,
 )
 from fedbench.payload.kept import Filed, PacketFile
 from fedbench.payload.packets import Packet
-
-LARGEST = 1 << 32  # bytes of a round that is kept whole, if it can be streamed
-A_PAIR = 48  # bytes that distances of two clients take in all steps of a rule, roughly
-A_NUMBER = 24  # bytes that a whole round takes for each parameter of a client, roughly
-
-
-def streams(setup: Setup, wanted: bool | None) -> bool:
-    """Return whether a run's rounds are streamed: by default those above `LARGEST` that can be.
-
-    `Incompatible` where it is ``wanted`` and cannot be, and where a round fits in no memory.
-    """
-    size = A_NUMBER * setup.scenario.per_round * setup.plugins.protocol.trained(setup.shared).d
-    if (wanted is None and size <= LARGEST) or wanted is False:
-        return False
-    why = obstacle(setup)
-    if why is None:
-        return True
-    if wanted or size > memory() or not has_room_for_pairs(setup):
-        least = f"about {size / 2**30:.1f} GiB for a round of {setup.scenario.per_round} clients"
-        raise Incompatible(
-            f"messages must be added up as they come where they do not fit in memory ({least}), "
-            f"but {why}, or lower --per-round"
-        )
-    return False
-
-
-def memory() -> float:
-    """Return the bytes of this machine's memory; infinity on Windows, which does not say so."""
-    if not hasattr(os, "sysconf"):
-        return math.inf
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def bits_alone(setup: Setup) -> bool:
-    """Return whether clients send bits, and no floats of normalisation beside them."""
-    protocol = setup.plugins.protocol
-    masks = issubclass(protocol.sends, BinaryMasks)
-    beside = masks and protocol.trained(setup.shared).d > setup.shared.weights.d
-    return issubclass(protocol.sends, BinaryMasks | SignBits) and not beside
-
-
-def needs_sums(setup: Setup) -> bool:
-    """Return whether sums of the messages are enough for the rule."""
-    traits = ask(setup.plugins.defense, "traits", Traits)
-    enough = traits.reads_sum or (traits.counts and bits_alone(setup))
-    return setup.plugins.defense.folds and enough
-
-
-def has_room_for_pairs(setup: Setup) -> bool:
-    """Return False if distances of all pairs fit in no memory, and the rule is one of packets."""
-    rule = setup.plugins.defense
-    apart = needs_sums(setup) or ask(rule, "traits", Traits).columns or not rule.keeps
-    return apart or A_PAIR * setup.scenario.per_round**2 <= memory()
-
-
-def obstacle(setup: Setup) -> str | None:
-    """Return what of a run needs all messages of a round, and what to do; None if nothing does."""
-    plugins = setup.plugins
-    scenario = setup.scenario
-    attack = plugins.attack
-    name = registry.split(scenario.attack)[0]
-    needs = threat_model.needs(attack)
-    if isinstance(plugins.defense, StandIn):
-        return "rules and attacks of other processes get whole rounds; leave --isolate out"
-    if not (needs_sums(setup) or plugins.defense.keeps):
-        return f"defense {plugins.defense_name} reads each of them; use --defense median"
-    if not has_room_for_pairs(setup):
-        return f"defense {plugins.defense_name} compares all pairs of them; use --defense median"
-    if not needs_sums(setup) and issubclass(plugins.protocol.sends, Patch):
-        return "a packet of a patch does not say all of its values; use --defense mean"
-    if needs.defense or attack.learns or threat_model.recruits(attack) != 0:
-        return f"attack {name} asks the rule, learns or recruits; use --attack sign-flip"
-    if not (attack.idle or needs.tier == "own" or attack.folds):
-        return f"attack {name} reads each of them; use --attack sign-flip"
-    if not plugins.mechanism.folds:
-        return f"mechanism {scenario.mechanism} counts clients; use one that does not adapt"
-    if scenario.sees in SUMS:
-        return f"--sees {scenario.sees} masks them together; use --sees messages"
-    return "a canonical run commits to them; leave --canonical out" if setup.canonical else None
 
 
 @dataclass(eq=False)
@@ -186,6 +99,17 @@ def added(sums: FoldedMessages | None, more: FoldedMessages) -> FoldedMessages:
 
 
 @dataclass(frozen=True, eq=False)
+class Begun:
+    """Clients of a round that train, or will once they are waited for."""
+
+    rows: list[int]  # of the round
+    ids: list[int]
+    broadcast: Payload  # of all of them, or one row for each
+    clients: Sequence[Client]
+    exchanged: Callable[[], tuple[Trained, Made | None]]
+
+
+@dataclass(frozen=True, eq=False)
 class Honest:
     """Honest messages of some clients of a round, and all that they were made of."""
 
@@ -206,7 +130,7 @@ def finite(sums: FoldedMessages, part: Honest, squares: bool = False) -> FoldedM
     if it asks for them.
     """
     read = part.payload
-    if not bool(torch.isfinite(sums.total).all()):
+    if not all_finite([sums.total]):
         rows = finite_rows(read.values()).nonzero()[:, 0].cpu()
         read = read.take(rows)
         sums = FoldedMessages.of(read, part.view.weights[rows])
@@ -235,6 +159,17 @@ class Stream:
         """Weights that all clients receive from a broadcast that is the same for all."""
         return self.received(self.broadcast)
 
+    @cached_property
+    def learned_nothing(self) -> Tensor:
+        """Updates ``(1, d)`` of clients that learned nothing from a broadcast that all received."""
+        return self.idle(self.broadcast)
+
+    def idle(self, broadcast: Payload) -> Tensor:
+        """Return the updates of clients that learn nothing from a broadcast, a row for each."""
+        setup = self.setup
+        rows: Tensor = ask(setup.plugins.protocol, "idle", Tensor, setup.shared, broadcast)
+        return rows
+
     def received(self, message: Payload) -> Tree:
         """Return the weights that a client receives from a message of one row."""
         setup = self.setup
@@ -246,8 +181,8 @@ class Stream:
         size = self.setup.at_once or len(rows) or 1
         return (list(rows[i : i + size]) for i in range(0, len(rows), size))
 
-    def honest(self, rows: list[int], remembers: bool = True) -> Honest:
-        """Train the clients of these rows and return their messages; what they keep is kept."""
+    def begin(self, rows: list[int]) -> Begun:
+        """Let the clients of these rows begin to train, if they do it elsewhere."""
         setup = self.setup
         ids = [self.ids[row] for row in rows]
         broadcast = self.broadcast
@@ -255,13 +190,36 @@ class Stream:
         if not trees:
             broadcast = broadcast.take(rows or [0])
             trees = [self.received(broadcast.take([row])) for row in range(len(broadcast))]
+        with span("train"):
+            clients = setup.clients(ids, trees, self.state.memories, self.step)
+            return Begun(rows, ids, broadcast, clients, setup.executor.begin(clients))
+
+    def ahead(self, rows: Sequence[int], remembers: bool = True) -> Iterator[Honest]:
+        """Yield messages of these rows, as many as are in memory at once.
+
+        The next clients train meanwhile, where clients train elsewhere.
+        """
+        parts = self.parts(rows)
+        first = next(parts, None)
+        begun = None if first is None else self.begin(first)
+        while begun is not None:
+            following = next(parts, None)
+            after = None if following is None else self.begin(following)
+            yield self.honest(begun, remembers)
+            begun = after
+
+    def honest(self, begun: Begun, remembers: bool = True) -> Honest:
+        """Return the messages of clients that train; what they keep is kept."""
+        setup = self.setup
         state = self.state
+        rows = begun.rows
+        ids = begun.ids
+        broadcast = begun.broadcast
         before = {i: state.memories[i] for i in ids if not remembers and i in state.memories}
         with span("train"):
-            clients = setup.clients(ids, trees, state.memories, self.step)
-            trained, made = setup.executor.exchange(clients)
+            trained, made = begun.exchanged()
         with span("compress"):
-            idle = ask(setup.plugins.protocol, "idle", Tensor, setup.shared, broadcast)
+            idle = self.learned_nothing if len(self.broadcast) == 1 else self.idle(broadcast)
             given = (ids, trained, made, idle, broadcast, self.step)
             updates, payload = messages(setup, state, *given)
         if not remembers:
@@ -273,7 +231,7 @@ class Stream:
                 object, payload.spec
             )
         view = self.view.take(torch.tensor(rows, dtype=torch.long)).asked(broadcast=broadcast)
-        return Honest(rows, ids, clients, trained, updates, payload, idle, view)
+        return Honest(rows, ids, begun.clients, trained, updates, payload, idle, view)
 
     def send(
         self, part: Honest, packets: Sequence[Packet], shown: bool = False
@@ -335,8 +293,7 @@ class Stream:
 
     def benign(self, rows: Sequence[int], shown: bool) -> None:
         """Train clients that are nobody's, and send their messages; ``shown`` to the adversary."""
-        for some in self.parts(rows):
-            part = self.honest(some)
+        for part in self.ahead(rows):
             self.send(part, part.payload.encode(), shown)
 
     def attacked(self, attack: Attack, owned: OwnedRows, worked: Counter[str]) -> None:
@@ -345,15 +302,14 @@ class Stream:
         device = setup.shared.device
         rows = owned.rows.tolist()
         if threat_model.needs(attack).tier != "own" and self.sums.seen is None:
-            for some in self.parts(rows):  # all are read before one is written: they train twice
-                part = self.honest(some, remembers=False)
+            # All are read before one is written: they train twice.
+            for part in self.ahead(rows, remembers=False):
                 sums = FoldedMessages.of(part.payload, part.view.weights)
                 self.sums.seen = added(self.sums.seen, finite(sums, part, self.squares))
         first = 0
-        for some in self.parts(rows):
-            part = self.honest(some)
+        for part in self.ahead(rows):
             start = now(device)
-            numbers = range(first, first + len(some))
+            numbers = range(first, first + len(part.rows))
             place = Part(len(self.ids), len(rows), first, self.sums.seen, worked)
             context = attack_context(
                 setup,
@@ -373,7 +329,7 @@ class Stream:
             self.sums.headers.append(compared_headers(context, *arrived))
             self.sums.notes |= forged.fields["notes"]
             self.sums.trace += forged.fields["trace"]
-            first += len(some)
+            first += len(part.rows)
 
 
 def play_streamed_round(setup: Setup, state: RunState, step: int) -> Round:
@@ -403,7 +359,7 @@ def play_streamed_round(setup: Setup, state: RunState, step: int) -> Round:
         alike = heard_by_all(setup, state.server, ids, range(len(broadcast)))
         state.last_broadcast = stream.tree if alike else None
     if sums.received is None or sums.honest is None:  # nobody came
-        form = FoldedMessages.none(stream.honest([]).payload)
+        form = FoldedMessages.none(stream.honest(stream.begin([])).payload)
         sums.received = form
         sums.honest = form
     accepted = sums.accepted

@@ -144,7 +144,7 @@ def test_clients_whose_process_always_dies_end_the_run_in_one_line(cluster: Clus
         time.sleep(0.01)
     _, complaints = driver.communicate()
     assert driver.returncode == 1
-    assert "Unavailable: executor ray must have nodes that stay, got WorkerCrashedError" in (
+    assert "Unavailable: --executor ray must have nodes that stay, got WorkerCrashedError" in (
         complaints
     )
     assert killed >= 4

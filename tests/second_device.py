@@ -3,7 +3,7 @@
 Importing this registers the backend ``second`` with torch, for the whole process, so tests do it in
 a process of their own (`second_device_runs.py`). A tensor on ``second:0`` holds one of the CPU and
 does with it what it is told, by the CPU's kernels; but it refuses, with torch's messages, what CUDA
-refuses, and counts what the processor would wait for and what would be launched.
+refuses, and counts what the processor would wait for, what would be launched and the bytes copied.
 
 It has one stream and no memory of its own: it finds no race and no use of a freed tensor.
 """
@@ -25,12 +25,14 @@ HOST = torch.device("cpu")
 
 waits: Counter[str] = Counter()  # by operation and the lines of fedbench that asked for it
 launches: Counter[str] = Counter()  # operations that compute on the device, by name
+copied: Counter[str] = Counter()  # bytes to the device and to the host
 
 
 def forget() -> None:
     """Start to count again, from nothing."""
     waits.clear()
     launches.clear()
+    copied.clear()
 
 
 class Held(Tensor):
@@ -129,7 +131,8 @@ def perform(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 def copy(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Copy within a device or from one to the other, for which the processor waits."""
-    here = isinstance(args[1 if operation is aten.copy_.default else 0], Held)
+    source = args[1 if operation is aten.copy_.default else 0]
+    here = isinstance(source, Held)
     if operation is aten.copy_.default:
         there = isinstance(args[0], Held)
         blocking = len(args) < 3 or not args[2]
@@ -142,6 +145,8 @@ def copy(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         launches[str(operation)] += 1
     elif blocking:
         wait(operation)
+    if here != there:
+        copied["to device" if there else "to host"] += source.nbytes
     out = operation(*on_host(args), **kwargs)
     if operation is aten.copy_.default:
         return args[0]

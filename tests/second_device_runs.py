@@ -49,7 +49,7 @@ class Process:
         )
 
     def ask(self, **question: Any) -> Any:
-        """Return the answer to a question: fields of `played` or of `counted`."""
+        """Return the answer to a question: the arguments of a function of `answer`, by name."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(question) + "\n")
@@ -189,6 +189,54 @@ def waits_of_a_round(n: int, protocol: str, defense: str = "own") -> dict[str, i
     return dict(second_device.waits)
 
 
+PACKED = ("signs", "scaled signs", "masks", "noise masks", "rankings", "best edges")
+
+
+def packed_messages() -> dict[str, Any]:
+    """Return five messages of each alphabet of `PACKED`, on the CPU."""
+    from fedbench import payload as alphabets
+    from fedbench.core.rng import Key
+    from fedbench.payload.rankings import ranking
+
+    sizes, kept = (61, 142), (10, 20)  # layers whose bit strings do not end on bytes
+    x = Key(0).normal(5, 203)
+    bits = x > 0
+    rest = x[:, :3]
+    seeds = Key(1).bits(5)[:, None]
+    messages = (
+        alphabets.SignBits(bits),
+        alphabets.ScaledSigns(bits, x[:, 3:5].abs(), rest, sizes),
+        alphabets.BinaryMasks(x > 1.5, rest),
+        alphabets.NoiseMasks(bits, seeds, rest, "uniform", 0.5),
+        alphabets.Rankings(ranking(x, sizes), sizes),
+        alphabets.TopRankings(ranking(x, sizes, kept), sizes, kept),
+    )
+    return dict(zip(PACKED, messages, strict=True))
+
+
+def packed() -> dict[str, dict[str, Any]]:
+    """Encode `packed_messages` on the device and decode them to it; return what was copied."""
+    import dataclasses
+
+    import second_device
+
+    from fedbench.core.copies import on_device
+    from fedbench.payload.base import identical
+
+    answers = {}
+    for name, here in packed_messages().items():
+        tensors = on_device(here.travelling(), second_device.DEVICE)
+        there = dataclasses.replace(here, **tensors)
+        packets = here.encode()
+        second_device.forget()
+        alike = there.encode() == packets
+        back, _ = here.decode(packets, here.spec, second_device.DEVICE)
+        counts = {"waits": sum(second_device.waits.values())} | dict(second_device.copied)
+        assert all(x.device == second_device.DEVICE for x in back.travelling().values())
+        answers[name] = {"alike": alike and identical(back, there)} | counts
+    return answers
+
+
 def refused(code: str) -> str:
     """Run lines with ``there``, a tensor of the device; return the error, or ``none``."""
     import second_device
@@ -231,7 +279,9 @@ def write() -> None:
 
 def answer() -> None:
     """Answer questions until there are no more."""
-    kinds: dict[str, Callable[..., Any]] = {"play": played, "count": counted, "refused": refused}
+    kinds: dict[str, Callable[..., Any]] = {
+        **{"play": played, "count": counted, "packed": packed, "refused": refused}
+    }
     out = sys.stdout
     sys.stdout = sys.stderr  # of which no other line may come
     for line in sys.stdin:

@@ -131,3 +131,10 @@ def test_packed_bits_with_another_count_padding_or_length_are_refused() -> None:
         refused_bits(data, 12, "2 bytes")
     refused_bits(good, 9)  # the tenth bit would be padding
     refused_bits(good, 17)
+
+
+def test_coded_bits_with_ones_as_padding_are_refused() -> None:
+    packed = np.packbits(bits_with(100, 1005))
+    packed[-1] |= 1
+    for coded in (wire.code_packed((packed, 1005)), wire.code_packed((packed, 1008))):
+        refused_bits(coded[0].tobytes(), 1005, "must be the code")

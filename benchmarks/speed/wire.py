@@ -6,7 +6,9 @@ of one message on one thread, least of the turns; faster: wall time on one threa
 several, median and range of neighbouring turns; held: of one call, the longest time for which a
 second thread of Python stood still. Where that is most of the call, it holds the interpreter's
 lock, and threads cannot share it out. ``--rounds N`` plays N pairs of whole rounds of fsl instead,
-whose messages one thread codes, or several; training has several in both. Needs an idle processor.
+whose messages one thread codes, or several; training has several in both. ``--overlap`` evaluates
+a model on 2,000 samples after the wire, and in a second thread of Python during it, and prints the
+processor time of each and the wall time in turn over that at a time. Needs an idle processor.
 """
 
 from __future__ import annotations
@@ -16,20 +18,23 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
 import torch
 from paired import short
-from round_phases import Plan, ready
+from round_phases import Plan, pool, ready
 
 from fedbench.executors.malloc import keep_memory
+from fedbench.experiment.evaluation import models, score_models
 from fedbench.experiment.stages import messages, send
 from fedbench.payload import Payload, Rankings
 from fedbench.payload.packets import code_residues, decode_residues, pack, unpack
 from fedbench.run import begin, play_round
 
 PROTOCOLS = ("fsl", "signsgd", "drive", "qsgd", "fedpm", "fedmrn", "fedavg")
+TESTED = 2000  # samples of an evaluation
 Work = Callable[[], object]
 
 
@@ -141,6 +146,48 @@ def rounds(model: str, clients: int, threads: int, pairs: int) -> str:
     )
 
 
+def overlap(protocol: str, model: str, clients: int, threads: int, turns: int) -> list[str]:
+    """Milliseconds of wire and evaluation, and how much faster than in turn they are at a time."""
+    torch.set_num_threads(1)
+    payload = sent(protocol, model, clients)
+    setup = ready(protocol, model, Plan(clients), "cpu", "loop")
+    server = begin(setup).server
+    data = pool(model, TESTED)
+
+    def wire() -> None:
+        payload.decode(payload.encode(), payload.spec)
+
+    def evaluation() -> None:
+        answering = models(setup, server, 0)
+        score_models(setup.shared.network, answering, data, [torch.arange(TESTED)])
+
+    def in_turn() -> None:
+        wire()
+        evaluation()
+
+    def at_a_time() -> None:
+        evaluated = other.submit(evaluation)
+        wire()
+        evaluated.result()
+
+    def elsewhere() -> None:
+        other.submit(evaluation).result()
+
+    alone = partial(torch.set_num_threads, 1)
+    works = {wire: 1, evaluation: 1, elsewhere: 1, at_a_time: 1, in_turn: 1}
+    with ThreadPoolExecutor(1, initializer=alone) as other:
+        at_a_time()
+        took = []
+        for _ in range(turns):
+            turn = [seconds(work, many) for work, many in works.items()]
+            took.append([*turn, seconds(in_turn, threads)])
+    row = [f"{1e3 * min(turn[work][1] for turn in took):.0f}" for work in range(3)]
+    for way in (4, 5):
+        ratios = [turn[way][0] / turn[3][0] for turn in took]
+        row += [f"{statistics.median(ratios):.2f}", f"{short(min(ratios))}-{short(max(ratios))}"]
+    return row
+
+
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-m", "--model", default="lenet")
@@ -150,10 +197,19 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--count", type=int, default=10_000_000, help="numbers of a call")
     parser.add_argument("--rounds", type=int, help="pairs of whole rounds to play instead")
+    parser.add_argument("--overlap", action="store_true", help="evaluate meanwhile instead")
     given = parser.parse_args(words)
     keep_memory()
     if given.rounds:
         print(rounds(given.model, given.clients, given.threads, given.rounds))
+        return
+    if given.overlap:
+        ways = f"at a time | range | than with {given.threads} threads | range"
+        print(f"| protocol | wire, ms | evaluation, ms | in the other thread, ms | {ways} |")
+        print("| :-- |" + " --: |" * 7)
+        for protocol in given.protocol or ("fsl", "qsgd", "fedpm"):
+            row = overlap(protocol, given.model, given.clients, given.threads, given.turns)
+            print("| " + " | ".join([protocol, *row]) + " |", flush=True)
         return
     print("| protocol | encode, ms | faster | range | decode, ms | faster | range |")
     print("| :-- |" + " --: |" * 6)

@@ -153,6 +153,11 @@ class Payload(ABC):
         """Return the message of one packet; `IllegalPayloadError` if none has its bytes."""
 
     @classmethod
+    def read_row(cls, packet: Packet, spec: Spec) -> Self:
+        """Return the message of one packet in the form in which `decode` stacks the rows."""
+        return cls.decode_row(packet, spec)
+
+    @classmethod
     def decode(
         cls, packets: Sequence[Packet], spec: Spec, device: torch.device | str = "cpu"
     ) -> tuple[Self | None, Tensor]:
@@ -171,7 +176,7 @@ class Payload(ABC):
     def _decoded(cls, packet: Packet, spec: Spec) -> Self | None:
         """Return the message of one packet, or None if none has its bytes."""
         try:
-            return cls.decode_row(packet, spec)
+            return cls.read_row(packet, spec)
         except IllegalPayloadError:
             return None
 

@@ -12,7 +12,8 @@ from fedbench.core.blocks import spread
 from fedbench.core.rng import Key
 from fedbench.core.tiling import row_sums
 from fedbench.payload import packets as wire
-from fedbench.payload.base import Payload, Spec, require_form
+from fedbench.payload.base import Spec, require_form
+from fedbench.payload.packed_rows import PackedBits
 from fedbench.payload.packets import Packet, Part
 
 Noise = Literal["uniform", "gaussian", "bernoulli"]
@@ -21,10 +22,11 @@ SMALLEST = 1e-8  # no noise is closer to 0
 
 
 @dataclass(frozen=True, eq=False)
-class SignBits(Payload):
+class SignBits(PackedBits):
     """``positive (n, d)`` bool: True stands for +1, False for -1; on the wire d bits."""
 
     bounded = True
+    packed_field = "positive"
 
     positive: Tensor
 
@@ -39,23 +41,21 @@ class SignBits(Payload):
         """Return the signs; 0 is as close to both and becomes +1."""
         return type(self)(values >= 0)
 
-    def parts(self) -> list[Part]:
-        """Return eight signs per byte, the first one in the highest bit."""
-        return [wire.pack(self.positive[0].numpy(), 1)]
-
     @classmethod
-    def decode_row(cls, packet: Packet, spec: Spec) -> Self:
+    def read_row(cls, packet: Packet, spec: Spec) -> Self:
         (d,) = spec["positive"]
         (data,) = wire.split(packet, [d])
-        return cls(wire.bits_of(data, d))
+        return cls(wire.packed_bits(data))
 
 
 @dataclass(frozen=True, eq=False)
-class ScaledSigns(Payload):
+class ScaledSigns(PackedBits):
     """``positive (n, d)`` bool, ``scales (n, parts)`` and ``rest (n, p)`` float32.
 
     A coordinate is plus or minus the scale of its part. On the wire the scales, the floats, d bits.
     """
+
+    packed_field = "positive"
 
     positive: Tensor  # False stands for minus the scale
     scales: Tensor  # at least 0 for an honest client; a forged one may be anything
@@ -87,17 +87,15 @@ class ScaledSigns(Payload):
         positive = (values[:, :d] >= 0) | still
         return dataclasses.replace(self, positive=positive, rest=values[:, d:].to(torch.float32))
 
-    def parts(self) -> list[Part]:
-        signs = wire.pack(self.positive[0].numpy(), 1)
-        return [wire.number_bytes(self.scales), wire.number_bytes(self.rest), signs]
+    def parts_around(self, packed: list[Part]) -> list[Part]:
+        return [wire.number_bytes(self.scales), wire.number_bytes(self.rest), *packed]
 
     @classmethod
-    def decode_row(cls, packet: Packet, spec: Spec) -> Self:
+    def read_row(cls, packet: Packet, spec: Spec) -> Self:
         (d,), (b,), (p,) = spec["positive"], spec["scales"], spec["rest"]
         scales, rest, data = wire.split(packet, [32 * b, 32 * p, d])
-        return cls(
-            wire.bits_of(data, d), wire.floats_of(scales), wire.floats_of(rest), spec["sizes"]
-        )
+        floats = wire.floats_of(scales), wire.floats_of(rest)
+        return cls(wire.packed_bits(data), *floats, spec["sizes"])
 
 
 def mask_entropy(mask: Tensor) -> Tensor:
@@ -112,12 +110,14 @@ def mask_entropy(mask: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class BinaryMasks(Payload):
+class BinaryMasks(PackedBits):
     """``mask (n, d)`` bool, and ``rest (n, p)`` float32 of parameters that have no mask.
 
-    On the wire ``32 p`` bits of floats, then the mask as `code_bits` codes it: about
+    On the wire ``32 p`` bits of floats, then the mask as `code_packed` codes it: about
     ``d H2(share of ones)`` bits.
     """
+
+    packed_field = "mask"
 
     mask: Tensor  # True stands for 1
     rest: Tensor  # biases and parameters of normalisation; often ``p = 0``
@@ -160,15 +160,16 @@ class BinaryMasks(Payload):
         """Return ``d H2(share of ones)`` bits, and 32 per float."""
         return mask_entropy(self.mask) + 32 * self.rest.shape[1]
 
-    def parts(self) -> list[Part]:
-        return [wire.number_bytes(self.rest), wire.code_bits(self.mask[0].numpy())]
+    def parts_around(self, packed: list[Part]) -> list[Part]:
+        (mask,) = packed
+        return [wire.number_bytes(self.rest), wire.code_packed(mask)]
 
     @classmethod
-    def decode_row(cls, packet: Packet, spec: Spec) -> Self:
+    def read_row(cls, packet: Packet, spec: Spec) -> Self:
         (d,), (p,) = spec["mask"], spec["rest"]
         rest, data = wire.cut(packet, 4 * p)
-        bits = torch.from_numpy(wire.decode_bits(data, d))
-        return cls(bits[None], wire.floats_of(rest), spec["signed"])
+        mask = wire.packed_bits(wire.decode_packed(data, d))
+        return cls(mask, wire.floats_of(rest), spec["signed"])
 
 
 def noise_of(
@@ -203,12 +204,14 @@ def _draw(key: Key, d: int, noise: Noise, magnitude: float, device: torch.device
 
 
 @dataclass(frozen=True, eq=False)
-class NoiseMasks(Payload):
+class NoiseMasks(PackedBits):
     """``mask (n, d)`` bool over the noise of ``seeds (n, 1)``, and ``rest (n, p)`` float32.
 
-    On the wire 64 bits of seed, ``32 p`` bits of floats, then the mask as `code_bits` codes it. A
+    On the wire 64 bits of seed, ``32 p`` bits of floats, then the mask as `code_packed` codes it. A
     client chooses its own seed: nothing on the wire forbids to search for one, or to copy it.
     """
+
+    packed_field = "mask"
 
     mask: Tensor  # True stands for the noise
     seeds: Tensor  # int64, whose 64 bits name the stream of the noise
@@ -258,14 +261,15 @@ class NoiseMasks(Payload):
         """Return ``d H2(share of ones)`` bits, 32 per float, and the seed."""
         return mask_entropy(self.mask) + 32 * self.rest.shape[1] + 64
 
-    def parts(self) -> list[Part]:
-        coded = wire.code_bits(self.mask[0].numpy())
-        return [wire.number_bytes(self.seeds), wire.number_bytes(self.rest), coded]
+    def parts_around(self, packed: list[Part]) -> list[Part]:
+        (mask,) = packed
+        floats = wire.number_bytes(self.rest)
+        return [wire.number_bytes(self.seeds), floats, wire.code_packed(mask)]
 
     @classmethod
-    def decode_row(cls, packet: Packet, spec: Spec) -> Self:
+    def read_row(cls, packet: Packet, spec: Spec) -> Self:
         (d,), (p,) = spec["mask"], spec["rest"]
         seed, rest, data = wire.cut(packet, 8, 4 * p)
-        bits = torch.from_numpy(wire.decode_bits(data, d))
+        mask = wire.packed_bits(wire.decode_packed(data, d))
         form = spec["noise"], spec["magnitude"], spec["signed"]
-        return cls(bits[None], wire.seeds_of(seed), wire.floats_of(rest), *form)
+        return cls(mask, wire.seeds_of(seed), wire.floats_of(rest), *form)

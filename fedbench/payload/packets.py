@@ -141,6 +141,11 @@ def seeds_of(data: Bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(data.tobytes(), dtype="<i8").astype(np.int64))[None]
 
 
+def packed_bits(data: Bytes) -> Tensor:
+    """Return these bytes, which pack the bits of one message, as a row ``(1, bytes)`` uint8."""
+    return torch.from_numpy(data.copy())[None]
+
+
 def bits_of(data: Bytes, count: int) -> Tensor:
     """Return the row ``(1, count)`` bool that these bytes pack, the highest bit first."""
     return torch.from_numpy(np.unpackbits(data, count=count).astype(np.bool_))[None]
@@ -164,11 +169,7 @@ def binary_entropy(p: float) -> float:
 
 
 def code_bits(bits: npt.NDArray[np.bool_]) -> Part:
-    """Return how many bits are 1, in 32 bits, then the bits: packed, or a range coder's words.
-
-    Nothing but the count is sent where all bits are equal. The bits are packed as they are where a
-    code `saves_no_word`; otherwise eight of them are one symbol, independent and of that frequency.
-    The number of bits is known to the receiver.
+    """Return the code of bits that are not packed yet, see `code_packed`.
 
     >>> code_bits(np.array([1, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0, 0], dtype=np.bool_))[1]  # 32 + 12
     44
@@ -177,19 +178,34 @@ def code_bits(bits: npt.NDArray[np.bool_]) -> Part:
     >>> code_bits(mask)[1] / 80_000 < binary_entropy(0.1) * 1.01 + 0.01
     True
     """
-    ones = int(np.count_nonzero(bits))
-    count = np.frombuffer(ones.to_bytes(4, "little"), dtype=np.uint8)
-    if ones in (0, len(bits)):
-        return count, 32
-    packed = np.packbits(bits)
-    if saves_no_word(ones, len(bits)):
-        return np.concatenate([count, packed]), 32 + len(bits)
-    words = range_coded(packed.astype(np.int32), _byte_model(ones / len(bits)))
-    return np.concatenate([count, words]), 32 + 8 * len(words)
+    return code_packed(pack(bits, 1))
+
+
+def code_packed(string: Part) -> Part:
+    """Return how many bits are 1, in 32 bits, then the bits: packed, or a range coder's words.
+
+    Nothing but the count is sent where all bits are equal. The bits are packed as they are where a
+    code `saves_no_word`; otherwise eight of them are one symbol, independent and of that frequency.
+    The number of bits is known to the receiver.
+    """
+    packed, count = string
+    ones = int(np.bitwise_count(packed).sum())
+    head = np.frombuffer(ones.to_bytes(4, "little"), dtype=np.uint8)
+    if ones in (0, count):
+        return head, 32
+    if saves_no_word(ones, count):
+        return np.concatenate([head, packed]), 32 + count
+    words = range_coded(packed.astype(np.int32), _byte_model(ones / count))
+    return np.concatenate([head, words]), 32 + 8 * len(words)
 
 
 def decode_bits(data: Bytes, count: int) -> npt.NDArray[np.bool_]:
-    """Return the ``count`` bits that `code_bits` wrote, or raise `IllegalPayloadError`.
+    """Return the ``count`` bits that `code_bits` wrote, or raise `IllegalPayloadError`."""
+    return np.unpackbits(decode_packed(data, count), count=count).view(np.bool_)
+
+
+def decode_packed(data: Bytes, count: int) -> Bytes:
+    """Return the ``count`` bits that `code_packed` wrote, packed, or raise `IllegalPayloadError`.
 
     Many streams decode to something, so the bits must give the same bytes when coded again.
     """
@@ -198,7 +214,7 @@ def decode_bits(data: Bytes, count: int) -> npt.NDArray[np.bool_]:
     if ones > count or (ones in (0, count) and len(sent)):
         raise IllegalPayloadError(f"{count} bits have no code of {ones} ones and {len(data)} bytes")
     if ones in (0, count):
-        return np.full(count, ones > 0)
+        return np.packbits(np.full(count, ones > 0))
     if saves_no_word(ones, count):
         (packed,) = split(Packet.raw(sent.tobytes()), [count])
     elif len(sent) % 4:
@@ -206,10 +222,10 @@ def decode_bits(data: Bytes, count: int) -> npt.NDArray[np.bool_]:
     else:
         symbols = range_decoded(sent, _byte_model(ones / count), -(-count // 8))
         packed = symbols.astype(np.uint8)
-    bits = np.unpackbits(packed, count=count).astype(np.bool_)
-    if not np.array_equal(code_bits(bits)[0], data):
+        packed[-1] &= 256 - (1 << -count % 8)  # a coder's padding may be anything
+    if not np.array_equal(code_packed((packed, count))[0], data):
         raise IllegalPayloadError("coded bits must be the code of what they decode to")
-    return bits
+    return packed
 
 
 def saves_no_word(ones: int, count: int) -> bool:

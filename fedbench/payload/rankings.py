@@ -11,8 +11,9 @@ from torch import Tensor
 from fedbench.core.devices import accelerated
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.scatter import scatter_distinct
-from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.packets import Packet, Part, index_width, pack, split, unpack
+from fedbench.payload.base import Spec, require_form
+from fedbench.payload.packed_rows import PackedRows
+from fedbench.payload.packets import Packet, index_width, split, unpack
 
 
 def argsort(x: Tensor) -> Tensor:
@@ -71,11 +72,12 @@ def reputation(
 
 
 @dataclass(frozen=True, eq=False)
-class _EdgeLists(Payload):
+class _EdgeLists(PackedRows):
     """``symbols (n, sum counts)`` int32: the last edges of a permutation of each layer."""
 
     bounded = True
     shared_out = True
+    packed_field = "symbols"
 
     symbols: Tensor
     sizes: tuple[int, ...]
@@ -109,10 +111,8 @@ class _EdgeLists(Payload):
         """Sort the values: by the rearrangement inequality no permutation is closer."""
         return dataclasses.replace(self, symbols=ranking(values, self.sizes, self.counts))
 
-    def parts(self) -> list[Part]:
-        layers = np.split(self.symbols[0].numpy(), np.cumsum(self.counts)[:-1])
-        pairs = zip(layers, self.sizes, strict=True)
-        return [pack(layer, index_width(size)) for layer, size in pairs]
+    def columns(self) -> list[tuple[int, int]]:
+        return list(zip(self.counts, map(index_width, self.sizes), strict=True))
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:

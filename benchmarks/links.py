@@ -12,10 +12,14 @@ results, and so do updates of clients that attack.
 import argparse
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
 
 LENGTH = 8  # bytes of a length, or of a side of a shape
 VALUE = 1 + LENGTH  # of a text, bytes, list or dict, before what it holds
 CHUNK = 32  # clients of a task
+DECODED = 1 << 29  # bytes of values that a process decodes at once
 BANDWIDTH = 100e9 / 8  # bytes a second of a link
 
 
@@ -26,7 +30,7 @@ def text(name: str) -> int:
 
 def tensor(kind: str, *shape: int) -> int:
     """Bytes of a tensor of numbers of a ``kind`` such as ``float32``."""
-    size = {"float32": 4, "int64": 8}[kind]
+    size = {"float32": 4, "float64": 8, "int64": 8}[kind]
     return text(kind) + LENGTH * (1 + len(shape)) + size * math.prod(shape)
 
 
@@ -72,6 +76,31 @@ def updates_bytes(n: int, d: int) -> int:
     return fields(updates=tensor("float32", n, d), memories=VALUE + n * VALUE)
 
 
+def shared_bytes(packets: Sequence[int], form: int, batch: int) -> int:
+    """Bytes of all messages of a round in a stream, for a node that aggregates columns of them.
+
+    ``batch`` of them are an object.
+    """
+    n = len(packets)
+    public = fields(
+        form=VALUE + form,
+        step=VALUE + 1,
+        batch=VALUE + 1,
+        weights=tensor("float64", n),
+        ids=tensor("int64", n),
+    )
+    parts = [packets[start : start + batch] for start in range(0, n, batch)]
+    return public + sum(
+        fields(packets=VALUE + sum(VALUE + size for size in part), bits=tensor("int64", len(part)))
+        for part in parts
+    )
+
+
+def columns_bytes(width: int) -> int:
+    """Bytes of the task of ``width`` columns and of its answer in float32."""
+    return tensor("int64", 2) + tensor("float32", width)
+
+
 def human(size: float) -> str:
     """Return bytes in the largest unit of which there is one.
 
@@ -106,6 +135,12 @@ def on_paper(nodes: int, gpus: int, clients: int, d: int) -> list[str]:
     }
     for name, size in kinds.items():
         rows.append((f"results: {name}", size * tasks / nodes, size * tasks))
+    for name, packet in {"32 bits": 4 * d, "1 bit": -(-d // 8)}.items():
+        shared = shared_bytes([packet] * clients, 200, CHUNK)
+        rows.append((f"column shards: packets of {name} a parameter", shared, nodes * shared))
+    width = min(-(-d // (nodes * gpus)), DECODED // (4 * clients))
+    answers = columns_bytes(width) * -(-d // width)
+    rows.append(("column shards: answers", answers / nodes, answers))
     lines = [
         f"{nodes} nodes x {gpus} GPUs, {clients:,} clients in a round, {d:,} parameters, "
         f"{CHUNK} clients a task: {tasks:,} tasks, {tasks / nodes / gpus:.1f} a GPU",
@@ -141,6 +176,57 @@ def chunks(
             raise ValueError(f"round {step}, {node}: counted {counted}, foretold {foretold}")
         found[step, node] = number
     return found
+
+
+def shards(
+    carried: Mapping[tuple[int, str, str], int], step: int, shared: int, widths: Sequence[int]
+) -> list[str]:
+    """Return the nodes that aggregated columns in a round, in shards of these ``widths``.
+
+    `ValueError` unless every counter is what the formulas say, to the byte.
+    """
+    nodes = sorted({node for s, node, kind in carried if (s, kind) == (step, "columns")})
+    counted = (
+        [carried[step, node, "packets"] for node in nodes],
+        sum(carried[step, node, "columns"] for node in nodes),
+    )
+    foretold = ([shared] * len(nodes), sum(map(columns_bytes, widths)))
+    if counted != foretold:
+        raise ValueError(f"round {step}: counted {counted}, foretold {foretold}")
+    return nodes
+
+
+def played_columns() -> list[str]:
+    """Play two rounds in a stream under the median, compare counters, and return lines."""
+    from fedbench.experiment.forms import form_bytes
+    from fedbench.experiment.prepare import prepare
+    from fedbench.experiment.remote import Remote, on_cluster
+    from fedbench.experiment.scenario import Scenario
+    from fedbench.payload import FloatVectors, KeptMessages
+    from fedbench.payload.packets import Packet
+    from fedbench.run import begin, play_round
+
+    scenario = Scenario(
+        model="lenet", clients=20, per_round=12, rounds=2, epochs=1, malicious=0, defense="median"
+    )
+    here = replace(prepare(scenario, "cpu", "ray"), at_once=8)
+    with on_cluster(here, "ray", 4) as setup:
+        executor = setup.executor
+        assert isinstance(executor, Remote)
+        state = begin(setup)
+        for step in range(scenario.rounds):
+            play_round(setup, state, step)
+    d = setup.shared.layout.d
+    form = FloatVectors(torch.zeros(0, d))
+    kept = KeptMessages(form, [Packet(b"", 0)] * 12)
+    widths = [len(part.span) for part in kept.shards(executor.places)]
+    shared = shared_bytes([4 * d] * 12, len(form_bytes(form)), 8)
+    lines = []
+    for step in range(scenario.rounds):
+        for node in shards(executor.carried, step, shared, widths):
+            counted = [executor.carried[step, node, kind] for kind in ("packets", "columns")]
+            lines.append(f"| {step} | {node[:8]} | {' | '.join(map(str, counted))} |")
+    return lines
 
 
 def played(protocol: str) -> list[str]:
@@ -192,6 +278,8 @@ def main() -> None:
     print("|---|---:|---|---:|---:|---:|---:|")
     for protocol in ("fedavg", "signsgd"):
         print("\n".join(played(protocol)))
+    print("\n| fedavg, median: round | node | packets | columns |\n|---|---|---:|---:|")
+    print("\n".join(played_columns()))
 
 
 if __name__ == "__main__":

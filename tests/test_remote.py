@@ -8,6 +8,7 @@ import dataclasses
 import importlib.util
 import pickle
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -18,21 +19,24 @@ import pytest
 import torch
 from ray_cluster import numbers
 
+from fedbench.api import ServerView
 from fedbench.core.errors import ConfigError, PluginError, Unavailable
+from fedbench.core.rng import Key
 from fedbench.executors.factory import require_device, require_known
-from fedbench.experiment import remote
+from fedbench.experiment import remote, remote_process, shards
 from fedbench.experiment.checkpoints import Checkpoint
 from fedbench.experiment.forms import form_bytes
 from fedbench.experiment.measurements import Round
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.payload import FloatVectors, Payload
+from fedbench.payload import FloatVectors, FoldedMessages, KeptMessages, Payload
 from fedbench.payload.bits import SignBits
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.run import play
 from fedbench.sweeps.local import Options
 from fedbench.sweeps.on_ray import OnRay
+from fedbench_defenses.median import MeanOfRanks, Median
 
 SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "links.py"
 loader = importlib.util.spec_from_file_location("links", SCRIPT)
@@ -73,6 +77,7 @@ class HereAndNow:
         self.turn = count()
         self.objects: dict[int, Any] = {}
         self.tasks = 0
+        self.names: Counter[str] = Counter()  # of the functions that tasks are
 
     def is_initialized(self) -> bool:
         return True
@@ -101,6 +106,7 @@ class HereAndNow:
         def task(function: Callable[..., Any]) -> Any:
             def answer(run: list[int], task: Any, *trees: int) -> int:
                 self.tasks += 1
+                self.names[function.__name__] += 1
                 if self.loses is not None:
                     return self.put(self.loses)
                 try:
@@ -126,7 +132,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[remote.Remote]]:
 
     monkeypatch.setattr(remote.Remote, "of", kept)
     yield executors
-    remote._worker.cache_clear()
+    remote_process.worker_of.cache_clear()
 
 
 def on_stand_in(
@@ -235,12 +241,15 @@ def test_updates_come_back_where_the_mechanism_needs_them_and_are_counted(
 
 
 def test_a_table_on_paper_is_of_the_same_formulas() -> None:
-    # 100 nodes get the tree once: 4 bytes a parameter; a million signs are 125 MB each
+    # 100 nodes get the tree once: 4 bytes a parameter; a million times 10^9 signs are 125 TB
     lines = links.on_paper(100, 8, 10**6, 10**9)
     assert lines[0].endswith("31,250 tasks, 39.1 a GPU")
     rows = dict(line.strip("| ").split(" | ", 1) for line in lines[4:])
     assert rows["broadcast"] == "4.00 GB | 400.00 GB | 32 s"
     assert rows["results: packets of 1 bit a parameter"] == "1.25 TB | 125.00 TB | 2.8 h"
+    assert rows["column shards: packets of 1 bit a parameter"] == "125.00 TB | 12.50 PB | 277.8 h"
+    # 134 columns of a million float32 are 512 MiB, and a task of them has 78 bytes beside 4 each
+    assert rows["column shards: answers"] == "45.82 MB | 4.58 GB | 0.37 s"
     assert rows["results: updates, 32 bits a parameter"] == "40.00 TB | 4.00 PB | 88.9 h"
 
 
@@ -271,7 +280,7 @@ def test_messages_of_two_tasks_must_have_one_form(
 @pytest.mark.parametrize(
     ("lost", "kind", "text"),
     [
-        (RayError("it died"), Unavailable, "nodes that stay, got RayError for the same clients 4"),
+        (RayError("it died"), Unavailable, "nodes that stay, got RayError for the same task 4"),
         (OutOfMemoryError("a node is full"), MemoryError, "a node is full"),
         (
             RayTaskError(ModuleNotFoundError("no fedbench")),
@@ -297,7 +306,7 @@ def test_a_node_with_other_code_is_named(
     monkeypatch.setitem(sys.modules, "ray", HereAndNow(1))
     here = dataclasses.replace(prepare(SMALL, "cpu", "ray"), id="another")
     with remote.on_cluster(here, "ray", 1) as setup:
-        monkeypatch.setattr(remote, "code_version", lambda: "0.1+other")
+        monkeypatch.setattr(remote_process, "code_version", lambda: "0.1+other")
         with pytest.raises(ConfigError, match=r"the same plug-ins, got 0\.1\+other; install them"):
             setup.executor.trained(setup.clients([0], [{}], {}, 0))
 
@@ -333,6 +342,111 @@ def test_what_does_not_go_together_is_refused_in_a_line(monkeypatch: pytest.Monk
         play(SMALL, device="cpu", executor="ray")
     assert Options(executor="ray").processes(6) == 1
     assert Options(executor="ray", workers=2).processes(6) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "tasks"),
+    [
+        ({"defense": "median", "attack": "sign-flip"}, 2 * 8),  # once more of the honest messages
+        ({"defense": "trimmed-mean", "protocol": "qsgd", "malicious": 0.0}, 8),
+        ({"defense": "median", "protocol": "fsl", "attack": "none"}, 8),  # whole numbers
+        ({"defense": "nnm+median", "attack": "none"}, 0),  # mixed messages: here
+        ({"defense": "krum", "attack": "none"}, 0),
+    ],
+)
+def test_columns_of_a_streamed_round_are_aggregated_on_the_cluster(
+    changes: dict[str, Any],
+    tasks: int,
+    made: list[remote.Remote],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scenario = SMALL.model_copy(update={"rounds": 1, "malicious": 0.2, **changes})
+    monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 5 * 1000)  # 1,000 of 7,376 columns
+    local = play(scenario, device="cpu", executor="loop", chunk=2, stream=True)
+    ray = HereAndNow(2)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    there = play(scenario, device="cpu", executor="ray", chunk=2, stream=True)
+    assert numbers(there) == numbers(local)
+    assert ray.names["aggregate_columns"] == tasks
+    (executor,) = made
+    assert ("columns" in {kind for _, _, kind in executor.carried}) == bool(tasks)
+
+
+def test_what_shards_carry_is_what_the_formula_says_to_the_byte(
+    made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = SMALL.model_copy(update={"rounds": 1, "malicious": 0.0, "defense": "median"})
+    monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 5 * 3000)  # of 7,376 columns
+    monkeypatch.setitem(sys.modules, "ray", HereAndNow(2))
+    play(scenario, device="cpu", executor="ray", chunk=2, stream=True)
+    (executor,) = made
+    form = len(form_bytes(FloatVectors(torch.zeros(0, 7376))))
+    shared = links.shared_bytes([4 * 7376] * 5, form, 2)
+    widths = (3000, 3000, 1376)
+    assert links.shards(executor.carried, 0, shared, widths) == ["node 0", "node 1"]
+    executor.carried[0, "node 0", "packets"] += shared  # as if they had been sent there twice
+    with pytest.raises(ValueError, match="round 0: counted"):
+        links.shards(executor.carried, 0, shared, widths)
+
+
+def test_each_shard_asks_a_new_rule_what_the_local_run_asks(
+    made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = []
+    asked = []
+    answer = MeanOfRanks.aggregate
+
+    def noted(self: MeanOfRanks, received: Payload, state: None, view: ServerView) -> Any:
+        rules.append(self)
+        told = (view.weights.tolist(), view.ids.tolist(), view.step, view.key.seed, view.expected)
+        asked.append((*told, received.values().tolist()))
+        return answer(self, received, state, view)
+
+    monkeypatch.setattr(MeanOfRanks, "aggregate", noted)
+    changes = {"defense": "median", "attack": "sign-flip", "partition": "dirichlet:beta=0.3"}
+    scenario = SMALL.model_copy(update={"rounds": 1, **changes})
+    monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 5 * 4000)
+    play(scenario, device="cpu", executor="loop", chunk=2, stream=True)
+    local = asked[:]
+    assert len(set(local[0][0])) > 1  # sizes differ
+    rules.clear()
+    asked.clear()
+    monkeypatch.setitem(sys.modules, "ray", HereAndNow(2))
+    play(scenario, device="cpu", executor="ray", chunk=2, stream=True)
+    assert asked == local
+    assert len({id(rule) for rule in rules}) == len(rules) == 4  # two shards, twice
+
+
+def test_what_a_rule_raises_in_a_shard_is_its_error_here(
+    made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("moody today")
+
+    monkeypatch.setattr(MeanOfRanks, "aggregate", broken)
+    monkeypatch.setitem(sys.modules, "ray", HereAndNow(2))
+    scenario = SMALL.model_copy(update={"defense": "median"})
+    with pytest.raises(
+        PluginError, match="aggregate_kept in round 0 raised ZeroDivisionError: moody"
+    ):
+        play(scenario, device="cpu", executor="ray", chunk=2, stream=True)
+
+
+def test_only_packets_and_little_else_are_shown_to_a_shard() -> None:
+    rows = FloatVectors(torch.tensor([[1.0], [2.0], [4.0]]))
+    kept = KeptMessages(rows.take([]), rows.encode(), at_once=2)
+    view = ServerView(torch.ones(3, dtype=torch.float64), rows.take([0]), 0, Key(0))
+    assert shards.sharded(Median(), kept, None, view)
+    assert not shards.sharded(Median(), kept, {}, view)
+    assert not shards.sharded(Median(), FoldedMessages.of(rows, view.weights), None, view)
+    for more in ({"truth": view.ids > 0}, {"root": rows.take([0])}, {"network": object()}):
+        assert not shards.sharded(Median(), kept, None, dataclasses.replace(view, **more))
+    _, *batches = shards.objects(kept, view)
+    stored = shards.Stored(3, 2, batches.__getitem__)
+    assert len(stored) == 3
+    assert stored[0:2] == kept.packets[0:2]
+    assert stored[2:4] == kept.packets[2:]
+    assert stored[:1] == kept.packets[:1]
 
 
 def test_a_streamed_run_on_a_cluster_is_the_local_one(

@@ -13,7 +13,7 @@ import pytest
 from moody import records
 from ray_cluster import Cluster, Node, joined, numbers, running, wait
 
-from fedbench.experiment.record import parse
+from fedbench.experiment.record import Record, parse
 from fedbench.experiment.scenario import Scenario
 from fedbench.run import play
 
@@ -31,14 +31,17 @@ PLAYED = Scenario(
 PROGRAM = """
 import sys
 import torch
-from fedbench import Scenario, play
+from fedbench import Scenario
 from fedbench.core.errors import FedbenchError
+from fedbench.run import play
 
 torch.set_num_threads(1)
 scenario = Scenario.model_validate_json(sys.argv[1])
 told = [lambda round: print("round", round.step, flush=True)]
+how = {"chunk": int(sys.argv[2]), "stream": sys.argv[3] == "streamed"}
 try:
-    print(play(scenario, device="cpu", executor="ray", chunk=1, callbacks=told).to_json(), end="")
+    record = play(scenario, device="cpu", executor="ray", callbacks=told, **how)
+    print(record.to_json(), end="")
 except FedbenchError as error:
     sys.exit(f"{type(error).__name__}: {error}")
 """
@@ -57,8 +60,11 @@ def second(cluster: Cluster) -> Iterator[Node]:
         yield node
 
 
-def begin(cluster: Cluster, scenario: Scenario) -> "subprocess.Popen[str]":
-    words = [sys.executable, "-c", PROGRAM, scenario.model_dump_json()]
+def begin(
+    cluster: Cluster, scenario: Scenario, chunk: int = 1, stream: bool = False
+) -> "subprocess.Popen[str]":
+    how = [str(chunk), "streamed" if stream else "whole"]
+    words = [sys.executable, "-c", PROGRAM, scenario.model_dump_json(), *how]
     pipes: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
     return subprocess.Popen(words, text=True, env=cluster.env, cwd=cluster.folder, **pipes)
 
@@ -73,9 +79,16 @@ def await_round(driver: "subprocess.Popen[str]", number: int) -> None:
     raise AssertionError(driver.stderr.read())
 
 
+def ended(driver: "subprocess.Popen[str]") -> Record:
+    """Return the record that a run prints at its end."""
+    output, complaints = driver.communicate(timeout=400)
+    assert driver.returncode == 0, complaints
+    return parse(output[output.index("{") :].encode(), "its output")
+
+
 def training(node: Node) -> list[int]:
     """Return the processes of a node in the middle of a task; Ray gives others another name."""
-    return node.processes(b"ray::_train")
+    return node.processes(b"ray::train_chunk")
 
 
 @pytest.mark.cluster
@@ -89,11 +102,32 @@ def test_a_run_that_loses_a_process_and_a_node_is_the_local_run(
     await_round(driver, 8)
     wait(lambda: training(second))
     second.end()
-    output, complaints = driver.communicate(timeout=400)
-    assert driver.returncode == 0, complaints
-    record = parse(output[output.index("{") :].encode(), "its output")
+    record = ended(driver)
     assert record.environment.executor == "ray:loop"
     assert numbers(record) == numbers(play(PLAYED, device="cpu", executor="loop"))
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("changes", "loses"),
+    [
+        ({"protocol": "fedavg", "defense": "median", "attack": "none"}, False),
+        ({"protocol": "qsgd", "defense": "trimmed-mean", "rounds": 8}, True),
+        ({"protocol": "fedpm", "defense": "median", "model": "cnn4"}, False),  # floats beside bits
+    ],
+)
+def test_columns_that_two_nodes_aggregate_are_those_of_the_local_run(
+    cluster: Cluster, second: Node, changes: dict[str, Any], loses: bool
+) -> None:
+    sizes = {"clients": 6, "per_round": 5, "rounds": 2, "epochs": 1, "malicious": 0.2}
+    scenario = Scenario(**{"model": "lenet", "attack": "sign-flip", **sizes, **changes})
+    driver = begin(cluster, scenario, chunk=2, stream=True)
+    if loses:
+        await_round(driver, 1)
+        wait(lambda: second.processes(b"ray::aggregate_columns"))
+        second.end()
+    local = play(scenario, device="cpu", executor="loop", chunk=2, stream=True)
+    assert numbers(ended(driver)) == numbers(local)
 
 
 @pytest.mark.cluster
@@ -110,7 +144,7 @@ def test_clients_whose_process_always_dies_end_the_run_in_one_line(cluster: Clus
         time.sleep(0.01)
     _, complaints = driver.communicate()
     assert driver.returncode == 1
-    assert "Unavailable: executor ray must have nodes that stay, got WorkerCrashedError" in (
+    assert "Unavailable: --executor ray must have nodes that stay, got WorkerCrashedError" in (
         complaints
     )
     assert killed >= 4
@@ -122,7 +156,10 @@ def test_what_crosses_between_two_nodes_is_what_the_formula_says(
 ) -> None:
     done = cluster.finished([sys.executable, str(LINKS), "--play"], cluster.folder)
     assert done.returncode == 0, done.stderr  # it compares every counter, to the byte
-    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:]]
+    chunks_of, columns_of = done.stdout.split("\n\n")
+    shares = {line.split()[1] for line in columns_of.splitlines()[2:]}
+    assert shares == {"0", "1"}  # rounds; short tasks may all be of one node
+    rows = [line.strip("| ").split(" | ") for line in chunks_of.splitlines()[2:]]
     assert len({node for _, _, node, *_ in rows}) == 2
     for protocol in ("fedavg", "signsgd"):
         for step in ("0", "1"):

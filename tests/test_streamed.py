@@ -46,7 +46,7 @@ from fedbench_attacks.crafted import Squares
 from fedbench_attacks.min_max import MinMax, MinSum
 from fedbench_defenses.distances import squared_distances
 from fedbench_defenses.mean import Mean
-from fedbench_defenses.median import Median
+from fedbench_defenses.median import Median, TrimmedMean
 from fedbench_defenses.mixing import NNM
 from fedbench_defenses.multi_krum import MultiKrum
 
@@ -287,6 +287,28 @@ def test_kept_messages_are_read_a_few_columns_at_a_time_by_hand() -> None:
     assert two.aggregate_kept(kept, None, view)[0].tolist() == [4.5, 2.5, -1.5]
     assert view.findings.kept is not None
     assert view.findings.kept.tolist() == [False, True, True]
+
+
+def test_shards_of_columns_answer_what_all_columns_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = FloatVectors(Key(3).normal(7, 5 * 8192 + 4))  # seven values round in some order
+    kept = KeptMessages(rows.take([]), rows.encode())
+    view = ServerView(torch.ones(7, dtype=torch.float64), rows.take([0]), 0, Key(0))
+    rule = TrimmedMean(f=1)
+    whole = rule.aggregate(rows, None, view)[0]
+    for count, spans in ((1, 1), (2, 2), (4, 3), (100, 6)):  # no tile of 8192 is cut
+        shards = kept.shards(count)
+        assert len(shards) == spans
+        assert len({len(shard.span) for shard in shards[:-1]}) <= 1
+        parts = [rule.aggregate_kept(shard, None, view)[0] for shard in shards]
+        assert torch.equal(torch.cat(parts), whole)
+    monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 7 * 20_000)
+    assert [tile.shape[1] for tile in kept.columns()] == [16384, 16384, 8196]
+    assert [len(shard.span) for shard in kept.shards(2)] == [16384, 16384, 8196]
+    monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 7 * 33_000)  # four tiles
+    assert [tile.shape[1] for tile in kept.columns()] == [32768, 8196]
+    assert [len(shard.span) for shard in kept.shards(1)] == [24576, 16388]  # in two turns alike
+    monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 7 * 3000)
+    assert [len(shard.span) for shard in kept.shards(1)][-2:] == [3000, 1964]
 
 
 class FullDisk(io.BytesIO):

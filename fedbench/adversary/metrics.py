@@ -1,7 +1,7 @@
 """Metrics of an attack: how far it moved the aggregate, and whether it was detected."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,13 +43,14 @@ def clean_answer(
     honest: Payload | FoldedMessages | KeptMessages,
     state: Any,
     view: ServerView,
+    answer: Callable[..., tuple[Tensor, Any]] = hooks.aggregate,
 ) -> Tensor | None:
     """Return the answer ``(k,)`` of a rule to honest messages; None if it is not ready for them."""
     rule = fresh(defense)  # the server's own would see which rows differ
     view = view.asked().copied()
     if not hooks.ask(rule, "ready", bool, view):
         return None
-    return hooks.aggregate(rule, honest.copied(), state, view)[0]
+    return answer(rule, honest.copied(), state, view)[0]
 
 
 def gains(

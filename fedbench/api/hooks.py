@@ -330,7 +330,7 @@ def aggregate(
     with advised(hook, view, undeclared.DEFENSE, state):
         answer, after = hook.pair(received, state, view, remedy="write: return answer, state")
     form = received.take([]) if isinstance(received, Payload) else received.form
-    k = form.values().shape[1]
+    k = len(received.span) if isinstance(received, KeptMessages) else form.values().shape[1]
     good = isinstance(answer, Tensor) and answer.shape == (k,) and answer.is_floating_point()
     hook.must(good, f"({k},) real numbers and its state", answer)
     hook.must(not answer.requires_grad, "numbers without a graph (detach them)", "requires_grad")

@@ -10,8 +10,15 @@ from torch import Tensor
 from fedbench.core.devices import accelerated
 from fedbench.core.tiling import WIDEST, row_sums
 
-_TILE = 1 << 13  # columns at once: n rows of them stay in cache
 _ROWS = 32  # up to here the network is as fast as NumPy's sort
+
+
+def tile_width(device: torch.device) -> int:
+    """Return how many columns are sorted at once: on a CPU ``n`` rows of them stay in cache.
+
+    Sums of floats round alike wherever columns are cut at its multiples.
+    """
+    return WIDEST if accelerated(device) else 1 << 13
 
 
 @cache
@@ -90,7 +97,7 @@ def by_tiles(
     """
     out = torch.empty(0)
     start = 0
-    for tile in torch.split(x, WIDEST if accelerated(x.device) else _TILE, dim=1):
+    for tile in torch.split(x, tile_width(x.device), dim=1):
         tile = tile if rows is None else tile[rows]
         part = f(sorted_tile(tile, range(len(tile)) if ranks is None else ranks))
         if not start:  # all of it at once: parts kept between tiles would leave holes in memory
@@ -109,9 +116,10 @@ def sorted_rows(x: Tensor, ranks: range | None = None) -> Tensor:
     if accelerated(x.device):
         return x.sort(dim=0).values[ranks.start : ranks.stop]
     out = x.new_empty(len(ranks), x.shape[1])
-    for start in range(0, x.shape[1], _TILE):
-        tile = x[:, start : start + _TILE]
-        out[:, start : start + _TILE] = sorted_tile(tile, ranks)
+    width = tile_width(x.device)
+    for start in range(0, x.shape[1], width):
+        tile = x[:, start : start + width]
+        out[:, start : start + width] = sorted_tile(tile, ranks)
     return out
 
 

@@ -16,7 +16,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from fedbench.api import Batches, Grad, Gradient, Memory, Protocol, Shared, hooks
+from fedbench.api import (
+    Batches,
+    Defense,
+    Grad,
+    Gradient,
+    Memory,
+    Protocol,
+    ServerView,
+    Shared,
+    hooks,
+)
 from fedbench.api.protocol import Pull
 from fedbench.core.blame import Hook
 from fedbench.core.choices import Precision
@@ -27,7 +37,7 @@ from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.data.augmentation import AugmentedSteps, CropFlip, Steps
 from fedbench.models.network import Convolve, Step, channels_last, saved_bytes
-from fedbench.payload import Payload
+from fedbench.payload import FoldedMessages, KeptMessages, Payload
 
 WrapGrad = Callable[[Gradient], Grad]
 Trained = tuple[Tensor, list[Memory]]  # updates (n, d), and the memory of each client
@@ -147,6 +157,16 @@ class Executor(ABC):
         Then updates are those of the clients that attack in the round; other rows are NaN.
         """
         return self.trained(clients), None
+
+    def aggregate(
+        self,
+        rule: Defense[Any],
+        received: FoldedMessages | KeptMessages,
+        state: Any,
+        view: ServerView,
+    ) -> tuple[Tensor, Any]:
+        """Return what `hooks.aggregate` does of a streamed round, wherever it is computed."""
+        return hooks.aggregate(rule, received, state, view)
 
     def begin(self, clients: Sequence[Client]) -> Callable[[], tuple[Trained, Made | None]]:
         """Return what `exchange` will return, once it is called.

@@ -10,7 +10,10 @@ round, node and kind, a chunk that was repeated once:
 
 - ``broadcast``: what the clients received, once for a node and round, to its object store;
 - ``tasks``: numbers and memories of the clients; samples of those whose samples are not the pool's;
-- ``results``: packets, or updates where the server needs them, and memories.
+- ``results``: packets, or updates where the server needs them, and memories;
+- ``packets``: all messages of a round in a stream, once for a node and question to a rule of single
+  columns (`fedbench.experiment.shards`), to its object store;
+- ``columns``: what such a question names and its answers.
 
 Ray's own frames are not in it, nor are scenario and data set, once for a node and run.
 """
@@ -19,19 +22,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.api import Local, Mechanism, Memory, hooks
+from fedbench.api import Defense, Mechanism, Memory, ServerView, hooks
 from fedbench.core.blame import Hook
 from fedbench.core.copies import on_device
 from fedbench.core.devices import accelerated
 from fedbench.core.errors import ConfigError, FedbenchError, Unavailable
-from fedbench.core.rng import Key
 from fedbench.core.sources import package_of
 from fedbench.core.trees import Tree
 from fedbench.executors.cluster import (
@@ -39,21 +40,22 @@ from fedbench.executors.cluster import (
     address_of,
     arrays_of,
     connect,
-    data_of,
     first_line,
     imported,
-    other_code,
     places_of,
 )
 from fedbench.executors.factory import REMOTE_OPTION, remote_way
-from fedbench.executors.malloc import keep_memory
 from fedbench.executors.training import Client, Executor, Made, Trained, untouched
-from fedbench.experiment.forms import form_bytes, form_of
-from fedbench.experiment.prepare import prepare
-from fedbench.experiment.scenario import Scenario, code_version
+from fedbench.experiment import shards
+from fedbench.experiment.forms import form_of
+from fedbench.experiment.remote_process import aggregate_columns, buffer, train_chunk
+from fedbench.experiment.scenario import code_version
 from fedbench.experiment.setup import Cohort, Setup
 from fedbench.experiment.state_bytes import decode, encode
+from fedbench.payload import FoldedMessages, KeptMessages
 from fedbench.payload.packets import Packet
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -113,7 +115,8 @@ class Remote(Executor):
     ray: Any = field(kw_only=True)
     chunk: int = field(kw_only=True)  # most clients of a task
     places: int = field(kw_only=True)  # tasks that ran at once when the run began
-    task: Any = field(kw_only=True)  # the remote function
+    task: Any = field(kw_only=True)  # the remote function that trains
+    shard: Any = field(kw_only=True)  # the one that aggregates columns
     run: tuple[Any, Any] = field(kw_only=True)  # Ray's references to what a process needs
     carried: Counter[tuple[int, str, str]] = field(default_factory=Counter, kw_only=True)
     stored: dict[int, Stored] = field(default_factory=dict, kw_only=True)  # by id of the tree
@@ -138,7 +141,9 @@ class Remote(Executor):
             "id": setup.id,
             "code": code_version(),
         }
-        share = {"num_cpus": 1, "num_gpus": gpus, "max_calls": 0}  # a process keeps what it holds
+        # a process keeps what it holds
+        share = {"num_cpus": 1, "num_gpus": gpus, "max_calls": 0, "max_retries": RETRIES}
+        remote = ray.remote(**share, retry_exceptions=False)
         return cls(
             local.protocol,
             local.shared,
@@ -150,7 +155,8 @@ class Remote(Executor):
             ray=ray,
             chunk=chunk,
             places=places,
-            task=ray.remote(**share, max_retries=RETRIES, retry_exceptions=False)(_train),
+            task=remote(train_chunk),
+            shard=remote(aggregate_columns),
             run=(ray.put(encode(order)), ray.put(arrays_of(setup.population.data))),
         )
 
@@ -230,6 +236,38 @@ class Remote(Executor):
             updates[row] = update.to(device)
         return (updates, on_device(before, device)), (messages, on_device(after, device))
 
+    def aggregate(
+        self,
+        rule: Defense[Any],
+        received: FoldedMessages | KeptMessages,
+        state: Any,
+        view: ServerView,
+    ) -> tuple[Tensor, Any]:
+        """Have columns of the answer computed on the cluster if each is one of its own."""
+        if not shards.sharded(rule, received, state, view):
+            return super().aggregate(rule, received, state, view)
+        assert isinstance(received, KeptMessages)
+        references = []
+        size = 0
+        for data in shards.objects(received, view):
+            references.append(self.ray.put(buffer(data)))
+            size += len(data)
+        given: dict[Any, tuple[int, int]] = {}
+        for part in received.shards(self.places):
+            task = encode(torch.tensor([part.span.start, part.span.stop]))
+            answer = self.shard.remote([*self.run, *references], buffer(task))
+            given[answer] = (part.span.start, len(task))
+        nodes = set()
+        parts = {}
+        for (start, task_bytes), node, result in self._finished(given):
+            self.carried[view.step, node, "columns"] += task_bytes + len(result)
+            if node not in nodes:
+                nodes.add(node)
+                self.carried[view.step, node, "packets"] += size
+            parts[start] = decode(memoryview(result))
+        whole = torch.cat([parts[start] for start in sorted(parts)])
+        return whole.to(self.shared.device), state
+
     def _load(self, clients: Sequence[Client]) -> Load | None:
         """Return what travels of the clients, or None if a gradient is one that cannot."""
         if isinstance(clients, Cohort):
@@ -281,17 +319,13 @@ class Remote(Executor):
                 }
             )
             references = [each.reference for each in used.values()]
-            answer = self.task.remote(list(self.run), _buffer(task), *references)
+            answer = self.task.remote(list(self.run), buffer(task), *references)
             ordered[answer] = (start, len(task), list(used.values()))
         return ordered
 
     def _answers(self, load: Load, ordered: Ordered) -> Iterator[tuple[int, Any]]:
         """Yield the first row of each chunk and its answer, as they are ready."""
-        waiting = list(ordered)
-        while waiting:
-            (answer,), waiting = self.ray.wait(waiting)
-            node, result = self._result(answer)
-            start, task_bytes, trees = ordered.pop(answer)
+        for (start, task_bytes, trees), node, result in self._finished(ordered):
             self.carried[load.step, node, "tasks"] += task_bytes
             self.carried[load.step, node, "results"] += len(result)
             for tree in trees:
@@ -307,10 +341,17 @@ class Remote(Executor):
         self.stored.clear()
         for name, tree in {id(tree): tree for tree in trees}.items():
             if name not in before:
-                data = _buffer(encode(tree))
+                data = buffer(encode(tree))
                 before[name] = Stored(tree, number, self.ray.put(data), len(data))
                 number += 1
             self.stored[name] = before[name]
+
+    def _finished(self, given: dict[Any, T]) -> Iterator[tuple[T, str, Any]]:
+        """Yield what is noted of each task, its node and its bytes, as tasks finish."""
+        waiting = list(given)
+        while waiting:
+            (answer,), waiting = self.ray.wait(waiting)
+            yield given.pop(answer), *self._result(answer)
 
     def _result(self, answer: Any) -> tuple[str, Any]:
         """Return node and bytes of an answer, or raise what the process did."""
@@ -331,113 +372,6 @@ class Remote(Executor):
         except errors.RayError as error:
             raise Unavailable(
                 f"{REMOTE_OPTION} must have nodes that stay, got {type(error).__name__} for the "
-                f"same clients {1 + RETRIES} times; start the run again"
+                f"same task {1 + RETRIES} times; start the run again"
             ) from error
         return node, result
-
-
-def _buffer(data: bytes) -> "np.ndarray[Any, Any]":
-    """Return bytes as an array, which Ray carries as they are and processes map."""
-    return np.frombuffer(data, dtype=np.uint8)
-
-
-def _train(run: Sequence[Any], task: Any, *trees: Any) -> tuple[str, Any]:
-    """Train the clients of a task in a process of Ray; return its node and the answer's bytes."""
-    import ray
-
-    worker = _worker(*run)
-    answer = worker.answer(decode(memoryview(task)), trees)
-    return ray.get_runtime_context().get_node_id(), _buffer(answer)
-
-
-@lru_cache(maxsize=1)
-def _worker(order: Any, arrays: Any) -> "Worker":
-    """Return what this process holds of a run, or raise `ConfigError` if it has other code."""
-    import ray
-
-    keep_memory()
-    torch.set_num_threads(1)
-    given = decode(ray.get(order))
-    scenario = Scenario.model_validate_json(given["scenario"])
-    options = (given["device"], given["executor"], given["chunk"])
-    here = code_version()
-    got = "other code of a plug-in" if here == given["code"] else here
-    same = False
-    try:
-        setup = prepare(scenario, *options, data=data_of(ray.get(arrays)))
-        same = setup.id == given["id"]
-    except ConfigError as error:
-        got = str(error)
-    if not same:
-        raise other_code(given["code"], got, "start again")
-    return Worker(setup)
-
-
-class Worker:
-    """A process of a cluster with what it holds of a run."""
-
-    def __init__(self, setup: Setup) -> None:
-        self.setup = setup
-        self._trees: dict[int, Tree] = {}  # of the last task, by number
-
-    def answer(self, task: Any, arrays: Sequence[Any]) -> bytes:
-        """Return the bytes of what a task asks for."""
-        device = self.setup.shared.device
-        step = task["step"]
-        held = self._trees
-        self._trees = {
-            number: held[number] if number in held else on_device(decode(memoryview(array)), device)
-            for number, array in zip(task["trees"].tolist(), arrays, strict=True)
-        }
-        trees = [self._trees[number] for number in task["of"].tolist()]
-        memories = on_device(task["memories"], device)
-        if task["given"]:
-            triples = zip(task["given"], trees, memories, strict=True)
-            clients = [self._given(given, tree, memory, step) for given, tree, memory in triples]
-        else:
-            rows = zip(task["ids"].tolist(), trees, memories, strict=True)
-            clients = [self.setup.client(i, tree, memory, step) for i, tree, memory in rows]
-        updates, after = self.setup.executor.trained(clients, step)
-        if not task["packets"]:
-            return encode({"updates": updates, "memories": list(after)})
-        return encode(self._packed(clients, task, updates, after))
-
-    def _packed(
-        self, clients: Sequence[Client], task: Any, updates: Tensor, memories: Sequence[Memory]
-    ) -> dict[str, Any]:
-        """Return the packets, and what the adversary has of its clients that attack."""
-        own = self.setup.hostile(task["ids"].tolist(), task["step"]).nonzero()[:, 0]
-        before = [dict(memories[row]) for row in own.tolist()]
-        rows = updates[own.to(updates.device)]
-        keys = [client.key for client in clients]
-        with hooks.in_round(task["step"]):
-            messages, after = hooks.message(
-                self.setup.plugins.protocol, self.setup.shared, updates, keys, memories
-            )
-        packets = messages.encode()
-        return {
-            "form": form_bytes(messages),
-            "packets": [packet.data for packet in packets],
-            "bits": torch.tensor([packet.bits for packet in packets]),
-            "after": list(after),
-            "own": own,
-            "updates": rows,
-            "before": before,
-        }
-
-    def _given(self, given: Any, tree: Tree, memory: Memory, step: int) -> Client:
-        device = self.setup.shared.device
-        way = given["way"]
-        wrap: Any = untouched
-        if way:
-            local: Local = way["local"]
-            local = replace(
-                local,
-                tree=on_device(local.tree, device),
-                before=on_device(local.before, device),
-                learned=on_device(local.learned, device),
-            )
-            attack = self.setup.plugins.attack
-            wrap = partial(hooks.wrap_grad, attack, local=local, client=way["client"])
-        x = given["x"].to(device)
-        return Client(tree, x, given["y"].to(device), Key(given["key"]), memory, wrap, step)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -165,13 +165,14 @@ def defend(
     state: RunState,
     view: ServerView,
     queried: bool,
+    answer: Callable[..., tuple[Tensor, Any]] = hooks.aggregate,
 ) -> Tensor:
     """``(k,)``: the defense's estimate of the honest mean; its state becomes the next one.
 
     A state that is ``queried`` again, by `effect`, is copied first.
     """
     before = hooks.copied(defense, "aggregate", state.defense) if queried else state.defense
-    aggregate, state.defense = hooks.aggregate(defense, received.copied(), before, view.copied())
+    aggregate, state.defense = answer(defense, received.copied(), before, view.copied())
     return aggregate
 
 

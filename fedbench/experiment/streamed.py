@@ -424,7 +424,8 @@ def play_streamed_round(setup: Setup, state: RunState, step: int) -> Round:
         if ready:
             before = state.defense
             read = stream.read(sums.received, sums.arrived)
-            aggregate = defend(plugins.defense, read, state, view, bool(len(owned)))
+            answer = setup.executor.aggregate
+            aggregate = defend(plugins.defense, read, state, view, bool(len(owned)), answer)
             if len(owned):
                 meant = stream.read(sums.honest, sums.meant)
                 achieved = folded_effect(setup, before, sums, meant, stream.view, aggregate)
@@ -469,6 +470,6 @@ def folded_effect(
     headers = {"headers": merged(sums.headers)}
     if not sums.changed and all_finite([aggregate]):
         return NO_EFFECT | headers
-    clean = clean_answer(setup.plugins.defense, honest, state, view)
+    clean = clean_answer(setup.plugins.defense, honest, state, view, setup.executor.aggregate)
     means = (sums.received.mean(weighted=True), sums.honest.mean(weighted=True))
     return gains(aggregate, clean, *means) | headers

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedbench.core.errors import ConfigError
+from fedbench.core.order_statistics import tile_width
 from fedbench.core.tiling import finite_rows, tiles
 from fedbench.payload.base import Payload
 from fedbench.payload.folded import FoldedMessages
@@ -89,6 +90,7 @@ class KeptMessages:
         width: Columns of values that are decoded at once; by default as many as `BYTES` hold.
         shares: ``(m, n)`` float64 with rows that add up to one, of messages that were mixed: each
             of the ``m`` that are read is made of these shares of the ``n`` packets.
+        only: Columns that `columns` returns, all by default.
     """
 
     form: Payload
@@ -96,6 +98,7 @@ class KeptMessages:
     at_once: int = 8
     width: int | None = None
     shares: Tensor | None = None
+    only: range | None = None
 
     def __len__(self) -> int:
         return len(self.packets) if self.shares is None else len(self.shares)
@@ -116,32 +119,59 @@ class KeptMessages:
             return dataclasses.replace(self, shares=self.shares[rows])
         return dataclasses.replace(self, packets=[self.packets[row] for row in rows.tolist()])
 
-    def parts(self) -> Iterator[Payload]:
-        """Decode the messages of all packets, not mixed, a few at a time."""
+    def batches(self) -> Iterator[list[Packet]]:
+        """Read the packets, ``at_once`` at a time."""
         for start in range(0, len(self.packets), self.at_once):
             some = self.packets[start : start + self.at_once]
-            read = [packet.read() if isinstance(packet, Filed) else packet for packet in some]
+            yield [packet.read() if isinstance(packet, Filed) else packet for packet in some]
+
+    def parts(self) -> Iterator[Payload]:
+        """Decode the messages of all packets, not mixed, a few at a time."""
+        for read in self.batches():
             decoded, _ = self.form.decode(read, self.form.spec, self.form.values().device)
             assert decoded is not None
-            assert len(decoded) == len(some)  # they were accepted
+            assert len(decoded) == len(read)  # they were accepted
             yield decoded
+
+    @property
+    def span(self) -> range:
+        """Columns that `columns` returns."""
+        return range(self.form.values().shape[1]) if self.only is None else self.only
+
+    @property
+    def widest(self) -> int:
+        """Most columns that are decoded at once, of whole tiles if it is one or more."""
+        form = self.form.values()
+        width = self.width or max(BYTES // max(form.element_size() * len(self.packets), 1), 1)
+        return width - width % min(width, tile_width(form.device))
+
+    def shards(self, count: int) -> list[Self]:
+        """Return parts of the columns for ``count`` processes, each of which decodes one at once.
+
+        They are cut where the answers to all of them are those to the whole.
+        """
+        start, stop = self.span.start, self.span.stop
+        step = min(self.widest, tile_width(self.form.values().device))
+        turns = -(-(stop - start) // (self.widest * count))
+        width = step * -(-(stop - start) // (step * count * turns))
+        cuts = range(start, stop, width)
+        return [dataclasses.replace(self, only=range(a, min(a + width, stop))) for a in cuts]
 
     def columns(self) -> Iterator[Tensor]:
         """Return `values` ``(n, t)`` of a few columns at a time; each time all are decoded.
 
         They lie in the same memory, so they are gone once the next ones are there.
         """
-        form = self.form.values()
-        k = form.shape[1]
         n = len(self.packets)
-        width = self.width or max(BYTES // max(form.element_size() * n, 1), 1)
-        memory = form.new_empty(n * min(width, k))
-        for start in range(0, k, width):
-            columns = min(width, k - start)
+        span = self.span
+        width = min(self.widest, len(span))
+        memory = self.form.values().new_empty(n * width)
+        for start in span[:: max(width, 1)]:
+            columns = min(width, span.stop - start)
             tile = memory[: n * columns].view(n, columns)
             row = 0
             for part in self.parts():
-                tile[row : row + len(part)] = part.values()[:, start : start + width]
+                tile[row : row + len(part)] = part.values()[:, start : start + columns]
                 row += len(part)
             yield tile if self.shares is None else mixed_rows(self.shares, tile, self.finite)
 

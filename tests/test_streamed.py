@@ -657,6 +657,8 @@ def test_distances_of_packets_are_those_of_rows_by_hand() -> None:
     packets = KeptMessages(FloatVectors(x[:0]), FloatVectors(x).encode(), at_once=2, width=2)
     mean = torch.tensor([3.0, 2.0, 2.0])
     push = torch.tensor([1.0, 0.0, -1.0])
+    ((last, line),) = dataclasses.replace(packets, only=range(2, 3)).tiles(push)
+    assert (last.tolist(), line.tolist()) == ([[9], [-3], [0]], [-1])
     for honest in (x, packets):
         squares = Squares(honest, mean, push, 2)
         assert squares.among.tolist() == [[0, 148, 139], [148, 0, 43], [139, 43, 0]]

@@ -177,7 +177,7 @@ class KeptMessages:
 
     def tiles(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Cut `values` and vectors ``(k,)`` into the same few columns, as `tiling.tiles` does."""
-        start = 0
+        start = self.span.start
         for x in self.columns():
             width = x.shape[1]
             yield from tiles(x, *(vector[start : start + width] for vector in vectors))

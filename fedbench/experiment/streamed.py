@@ -292,9 +292,9 @@ class Stream:
         if same:
             self.sums.meant |= arrived
             return
-        self.mean(part)
+        self.keep_honest(part)
 
-    def mean(self, part: Honest) -> None:
+    def keep_honest(self, part: Honest) -> None:
         """Keep the packets of what some clients say if they are honest."""
         honest = zip(part.rows, part.payload.encode(), strict=True)
         self.sums.meant |= {row: self.sums.file.put(packet) for row, packet in honest}
@@ -334,7 +334,7 @@ class Stream:
         for part in self.ahead(rows if stands_in or asks else [], remembers=False):
             if stands_in:
                 if self.attack.keeps:
-                    self.mean(part)
+                    self.keep_honest(part)
                 self.show(part, FoldedMessages.of(part.payload, part.view.weights))
             if asks:
                 more = (part.updates - part.idle).sum(dim=0, dtype=torch.float64)

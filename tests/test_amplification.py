@@ -316,7 +316,7 @@ def test_more_noise_a_wider_clip_and_a_larger_delta_cost_less(name: str, grid: A
         assert all(more[bound] < less[bound] for bound in ("rdp", "randomized-response", "probit"))
 
 
-def test_nothing_overflows_at_the_extremes_and_five_million_weights_take_two_seconds() -> None:
+def test_nothing_overflows_at_the_extremes_and_five_million_weights_take_seconds() -> None:
     with np.errstate(over="raise", invalid="raise", divide="raise"):
         for sigma in (0.0, 1e-320, 1e-3, 1e9):
             for c in (1e-100, 1e-6, 0.5 - 1e-9):
@@ -328,7 +328,7 @@ def test_nothing_overflows_at_the_extremes_and_five_million_weights_take_two_sec
 
     start = time.process_time()
     mask_epsilons(5_200_000, 1000, 1e-5, 0.1, 0.2, 0.3)
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 20  # 0.5 measured; a loop over weights takes minutes
 
 
 def test_conversion_of_rdp_is_below_mironovs_and_never_negative() -> None:

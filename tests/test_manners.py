@@ -73,14 +73,13 @@ def test_a_name_is_wrapped_behind_commas_and_hyphens_only(width: int) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
 def test_something_is_on_screen_before_torch_is_imported() -> None:
     said = (
-        "import os, resource, sys, rich.live as live\n"
+        "import os, sys, rich.live as live\n"
         "from fedbench.cli import main\n"
         "update = live.Live.update\n"
         "def first(*a, **k):\n"
         "    update(*a, **k)\n"
-        "    used = resource.getrusage(resource.RUSAGE_SELF)\n"
         "    sys.stdout = sys.__stdout__\n"  # the display has its own
-        "    print(used.ru_utime + used.ru_stime, 'torch' in sys.modules, flush=True)\n"
+        "    print('torch' in sys.modules, flush=True)\n"
         "    os._exit(0)\n"
         "live.Live.update = first\n"
         "main(['attack', '--rounds', '1'])\n"
@@ -93,6 +92,4 @@ def test_something_is_on_screen_before_torch_is_imported() -> None:
     shown = os.read(ours, 4096).decode()
     os.close(ours)
     assert "reading plug-ins" in shown, shown
-    seconds, imported = done.stdout.split()
-    assert imported == "False"
-    assert float(seconds) < 0.5  # of a processor: 0.2 measured
+    assert done.stdout == "False\n"

@@ -173,7 +173,12 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(
-    ("name", "rule"), [pair for pair in PAIRS if pair.values[1] in (*KINDS_OF_RULE, DRAWS)]
+    ("name", "rule"),
+    [
+        pytest.param(name, rule, marks=() if rule == "mean" else pytest.mark.slow)
+        for name, rule in (pair.values for pair in PAIRS)
+        if rule in (*KINDS_OF_RULE, DRAWS)
+    ],
 )
 def test_every_attack_keeps_its_promises_everywhere(name: str, rule: str) -> None:
     check_attack(registry.load("attack", name), defense(rule))

@@ -157,7 +157,12 @@ def words(figure: Figure) -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("count", "attacks"), [(2, 1), (5, 3), pytest.param(30, 3, marks=pytest.mark.slow)]
+    ("count", "attacks"),
+    [
+        (5, 3),
+        pytest.param(2, 1, marks=pytest.mark.slow),
+        pytest.param(30, 3, marks=pytest.mark.slow),
+    ],
 )
 def test_no_text_is_cut_or_overlaps_another(kind: str, count: int, attacks: int) -> None:
     legible(KINDS[kind].compose(crowd(count, attacks)))
@@ -857,7 +862,7 @@ def test_every_attack_of_ours_has_a_colour_and_those_played_together_differ() ->
 @pytest.mark.parametrize(
     "kind", ["rounds", "bits", "heatmap", "impact", "share", "cohort", "epsilon"]
 )
-@pytest.mark.parametrize("width", [4.0, 7.0])
+@pytest.mark.parametrize("width", [4.0, pytest.param(7.0, marks=pytest.mark.slow)])
 def test_a_picture_is_as_wide_as_was_asked_for_and_legible(kind: str, width: float) -> None:
     table = {"share": over_shares, "cohort": in_cohorts}.get(kind, noisy)()
     figure = KINDS[kind].compose(table, layout.View(width=width))

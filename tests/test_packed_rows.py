@@ -56,6 +56,7 @@ def answers() -> dict[str, dict[str, object]]:
     return answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PACKED)
 def test_an_accelerator_sends_the_packets_of_the_cpu_and_copies_bytes_alone(
     name: str, answers: dict[str, dict[str, object]]

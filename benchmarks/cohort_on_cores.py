@@ -14,11 +14,13 @@ import argparse
 import dataclasses
 import os
 import statistics
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
 from cohort_memory import HIDDEN, SCENARIO, Timed
 
 from fedbench import Scenario
@@ -95,10 +97,6 @@ def main() -> None:
 
 def play(options: argparse.Namespace) -> None:
     """Play the rounds, and print what they took."""
-    import sys
-
-    import torch
-
     torch.set_num_threads(1)
     sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
     alone = [training_seconds(64)]

@@ -198,7 +198,8 @@ def packed_messages() -> dict[str, Any]:
     from fedbench.core.rng import Key
     from fedbench.payload.rankings import ranking
 
-    sizes, kept = (61, 142), (10, 20)  # layers whose bit strings do not end on bytes
+    sizes = (61, 142)  # layers whose bit strings do not end on bytes
+    kept = (10, 20)
     x = Key(0).normal(5, 203)
     bits = x > 0
     rest = x[:, :3]

@@ -15,7 +15,7 @@ import torch
 from conftest import Mistake
 
 from fedbench.adversary.threat_model import Part, forge
-from fedbench.api import AttackView, Defense, ServerView, Traits
+from fedbench.api import AttackView, Defense, ServerView, Shared, Traits
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, FedbenchError, Incompatible, PluginError
 from fedbench.core.rng import Key
@@ -194,6 +194,23 @@ def test_a_rule_of_sums_or_counts_answers_the_same(protocol: str, rule: str) -> 
 )
 def test_a_streamed_mechanism_is_the_mechanism(protocol: str, mechanism: str) -> None:
     require_equal(*both(protocol=protocol, mechanism=mechanism, attack="sign-flip"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Personal(FedAvg):
+    """Protocol that sends each client other weights, of which a share is what idle ones return."""
+
+    def broadcast(self, shared: Shared, state: Any, clients: Sequence[int], key: Key) -> Payload:
+        w = super().broadcast(shared, state, clients, key).values()
+        own = torch.tensor(clients, dtype=w.dtype)[:, None]
+        return FloatVectors(w * (1 + own / 100))
+
+    def idle(self, shared: Shared, broadcast: Payload) -> torch.Tensor:
+        return broadcast.values() / 10
+
+
+def test_a_client_that_learned_nothing_returns_a_share_of_what_it_was_sent_itself() -> None:
+    require_equal(*both(protocol=Personal(), attack="free-rider", rounds=1))
 
 
 def test_clients_that_drop_out_and_a_round_without_any() -> None:

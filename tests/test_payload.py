@@ -194,6 +194,19 @@ def test_messages_are_identical_if_every_bit_and_float_is() -> None:
     assert not identical(nan, nan)
 
 
+def test_bits_are_compared_eight_at_a_time_and_the_last_ones_too() -> None:
+    none = torch.zeros(1, 0)
+    for n, d in ((1, 13), (3, 8), (1, 3)):
+        bits = torch.arange(n * d).view(n, d) % 3 == 0
+        columns = torch.stack([bits, ~bits], dim=2)[:, :, 0]  # not one piece of memory
+        x = BinaryMasks(bits, none.expand(n, 0))
+        assert identical(x, BinaryMasks(columns, none.expand(n, 0)))
+        for place in range(n * d):
+            other = bits.clone()
+            other.view(-1)[place] ^= True
+            assert not identical(x, BinaryMasks(other, none.expand(n, 0)))
+
+
 SHARED = Shared(ConvNet((1, 4, 4), ((3,),), (5,), 3), 3, torch.device("cpu"))  # 27, 60, 15 weights
 KEYS = [Key(i) for i in range(4)]
 

@@ -49,6 +49,8 @@ def test_draws_of_several_blocks_are_those_that_torch_computes_at_once() -> None
     assert torch.equal(key.uniform(count), uniform)
     assert torch.equal(key.uniform(count - skip, skip=skip), uniform[skip:])
     assert torch.equal(key.bernoulli(p), twin.uniform(*p.shape) < p)
+    chances = torch.rand(6 * count, generator=torch.Generator().manual_seed(1)).view(2, -1)[:, :-1]
+    assert torch.equal(key.coins(chances), twin.shorts(*chances.shape) < chances * 65536)
 
 
 def test_of_chances_that_are_none_a_coin_warns_nobody() -> None:
@@ -56,6 +58,7 @@ def test_of_chances_that_are_none_a_coin_warns_nobody() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Key(1).bernoulli(p).tolist() == [True, True, False, False, True, False]
+        assert Key(1).coins(p).tolist() == [True, True, False, False, True, False]
 
 
 def test_the_generator_is_splitmix64_whatever_is_drawn_of_it() -> None:

@@ -15,7 +15,7 @@ import torch
 from conftest import Mistake
 
 from fedbench.adversary.threat_model import Part, forge
-from fedbench.api import AttackView, Defense, ServerView, Shared, Traits
+from fedbench.api import AttackView, Defense, ServerView, Shared, Traits, hooks
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, FedbenchError, Incompatible, PluginError
 from fedbench.core.rng import Key
@@ -50,7 +50,7 @@ from fedbench_defenses.median import Median, TrimmedMean
 from fedbench_defenses.mixing import NNM
 from fedbench_defenses.multi_krum import MultiKrum
 
-CHUNK = 3  # of the ten clients of a round, so that parts are cut unevenly
+CHUNK = 5  # of the ten clients of a round: parts of five and one, then two of two that attack
 # Their gates and places hang on comparisons of floats, which a rounding of the mean turns.
 TURNS = ("fedsparse",)
 
@@ -783,6 +783,48 @@ def test_the_next_clients_begin_before_the_last_ones_are_waited_for(
     require_equal(whole, folded)
     assert whole.rounds[0].malicious == 4  # so six others in three parts, then two parts of these
     others = ["begun 0", "begun 1", "waited for 0", "begun 2", "waited for 1", "waited for 2"]
-    # Those of the adversary begin when it has read the sums of all others.
-    owned = ["begun 3", "begun 4", "waited for 3", "waited for 4"]
-    assert seen == others + owned
+    # Those of the adversary begin when it has read the sums of all others, one at a time.
+    owned = ["begun 3", "begun 4", "waited for 3", "begun 5", "waited for 4", "begun 6"]
+    assert seen == [*others, *owned, "waited for 5", "waited for 6"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"protocol": "fedpm", "attack": "mask-ipm"},
+        {"protocol": "signsgd", "mechanism": "randomized-response:p=0.2", "defense": "krum"},
+        {"protocol": "topk:lr=1e38", "server_checks": "finite"},
+    ],
+)
+def test_messages_that_came_as_packets_are_decoded_once(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that clients encoded elsewhere are those of their packets, unless noise is added."""
+    whole, folded = both(**changes)
+    require_equal(whole, folded)
+    setup = prepare(scenario(**changes), "cpu", "loop")
+    decoded = Counter[int]()  # by packet
+    decode = Payload._decoded.__func__  # type: ignore[attr-defined]
+
+    def exchange(self: Loop, clients: Sequence[Client]) -> tuple[Trained, Made | None]:
+        trained = self.trained(clients)
+        keys = [client.key for client in clients]
+        messages, after = hooks.message(self.protocol, self.shared, trained[0], keys, trained[1])
+        packets = messages.encode()
+        back, accepted = messages.decode(packets, messages.spec)
+        assert back is None or bool(accepted.all())
+        return trained, None if back is None else Made(back, after, packets)
+
+    def counted(cls: type[Payload], packet: Packet, spec: Any) -> Payload | None:
+        decoded[id(packet)] += 1
+        kept.append(packet)
+        found: Payload | None = decode(cls, packet, spec)
+        return found
+
+    kept: list[Packet] = []
+    monkeypatch.setattr(Loop, "exchange", exchange)
+    monkeypatch.setattr(Payload, "_decoded", classmethod(counted))
+    elsewhere = play(setup.scenario, executor="loop", stream=True, chunk=CHUNK)
+    for one, other in zip(folded.rounds, elsewhere.rounds, strict=True):
+        assert one == other
+    assert set(decoded.values()) == {1}

@@ -331,10 +331,19 @@ class Key:
 
         The cheapest Bernoulli sample, for masks that are drawn in every training step.
         """
-        draws = self.shorts(*p.shape, device=p.device)
-        if self._of_numpy(p.device) is not None:  # NumPy compares faster
-            return torch.from_numpy(draws.numpy() < p.detach().numpy() * np.float32(65536))
-        return draws < p * 65536
+        seed = self._of_numpy(p.device)
+        if seed is None or p.dtype != torch.float32:
+            return self.shorts(*p.shape, device=p.device) < p * 65536
+        chances = p.detach().reshape(-1).numpy()
+        out = np.empty(len(chances), dtype=bool)
+        scaled = np.empty(min(len(chances), 4 * _BLOCK), dtype=np.float32)
+        for places, draws in _blocks(seed, -(-len(chances) // 4), 0):
+            some = chances[4 * places.start : 4 * places.stop]
+            with np.errstate(over="ignore"):  # any large number is above all draws
+                least = np.multiply(some, np.float32(65536), out=scaled[: len(some)])
+            shorts = draws.view(np.uint16)[: len(some)]
+            np.less(shorts, least, out=out[4 * places.start : 4 * places.stop])
+        return torch.from_numpy(out).reshape(p.shape)
 
     def bernoulli(self, p: Tensor) -> Tensor:
         """Draw a bool of the shape of ``p``: True with probability ``p``, to 2**-24."""

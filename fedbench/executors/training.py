@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,10 +38,18 @@ from fedbench.core.trees import Tree
 from fedbench.data.augmentation import AugmentedSteps, CropFlip, Steps
 from fedbench.models.network import Convolve, Step, channels_last, saved_bytes
 from fedbench.payload import FoldedMessages, KeptMessages, Payload
+from fedbench.payload.packets import Packet
 
 WrapGrad = Callable[[Gradient], Grad]
 Trained = tuple[Tensor, list[Memory]]  # updates (n, d), and the memory of each client
-Made = tuple[Payload, Sequence[Memory]]  # n messages, and what each client remembers after its own
+
+
+class Made(NamedTuple):
+    """Messages that were made where their clients trained."""
+
+    messages: Payload
+    memories: Sequence[Memory]  # of each client, after its own message
+    packets: Sequence[Packet]  # of which the messages were decoded
 
 
 def untouched(grad: Gradient) -> Grad:

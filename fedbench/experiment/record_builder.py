@@ -75,7 +75,8 @@ def entropy_bits(honest: Payload, benign: Tensor) -> float | None:
     """Empirical entropy of the benign messages together; None where the alphabet has none."""
     if type(honest).entropy is Payload.entropy or not bool(benign.any()):
         return None
-    entropy = honest.take(benign.nonzero()[:, 0]).entropy()
+    read = honest if bool(benign.all()) else honest.take(benign.nonzero()[:, 0])
+    entropy = read.entropy()
     return None if entropy is None else float(entropy.sum())
 
 

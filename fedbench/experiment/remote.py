@@ -234,7 +234,8 @@ class Remote(Executor):
         updates = updates.clone() if rows else updates
         for row, update in rows.items():
             updates[row] = update.to(device)
-        return (updates, on_device(before, device)), (messages, on_device(after, device))
+        made = Made(messages, on_device(after, device), rows_in_order)
+        return (updates, on_device(before, device)), made
 
     def aggregate(
         self,

@@ -63,8 +63,10 @@ def messages(
             mechanism, updates, idle, noise, complies, state.mechanism
         )
         work = (setup.plugins.protocol, setup.shared, updates, setup.keys(ids, step), memories)
-        made = compress(*work, broadcast)
-    honest, remembered = made
+        honest, remembered = compress(*work, broadcast)
+    else:
+        honest = made.messages
+        remembered = made.memories
     state.memories.update(zip(ids, remembered, strict=True))
     return updates, protect_payload(mechanism, honest, noise, complies)
 

@@ -60,6 +60,8 @@ from fedbench.payload import (
 from fedbench.payload.kept import Filed, PacketFile
 from fedbench.payload.packets import Packet
 
+FORGED = 4  # times the memory of a message is that of one that is forged: floats, and its copies
+
 
 @dataclass(eq=False)
 class Sums:
@@ -124,6 +126,7 @@ class Honest:
     payload: Payload
     idle: Tensor
     view: ServerView  # that a rule would be shown of these clients
+    packets: Sequence[Packet] | None = None  # of which the payload was decoded, if it was
 
 
 def finite(sums: FoldedMessages, part: Honest, squares: bool = False) -> FoldedMessages:
@@ -189,9 +192,10 @@ class Stream:
         tree: Tree = ask(setup.plugins.protocol, "receive", dict, setup.shared, message)
         return tree
 
-    def parts(self, rows: Sequence[int]) -> Iterator[list[int]]:
-        """Cut rows into as many as are in memory at once."""
+    def parts(self, rows: Sequence[int], forged: bool) -> Iterator[list[int]]:
+        """Cut rows into as many as are in memory at once; ``forged`` ones take more of it."""
         size = self.setup.at_once or len(rows) or 1
+        size = -(-size // FORGED) if forged else size
         return (list(rows[i : i + size]) for i in range(0, len(rows), size))
 
     def begin(self, rows: list[int]) -> Begun:
@@ -207,12 +211,14 @@ class Stream:
             clients = setup.clients(ids, trees, self.state.memories, self.step)
             return Begun(rows, ids, broadcast, clients, setup.executor.begin(clients))
 
-    def ahead(self, rows: Sequence[int], remembers: bool = True) -> Iterator[Honest]:
-        """Yield messages of these rows, as many as are in memory at once.
+    def ahead(
+        self, rows: Sequence[int], remembers: bool = True, forged: bool = False
+    ) -> Iterator[Honest]:
+        """Yield messages of these rows, which may be ``forged``, as many as are in memory at once.
 
         The next clients train meanwhile, where clients train elsewhere.
         """
-        parts = self.parts(rows)
+        parts = self.parts(rows, forged)
         first = next(parts, None)
         begun = None if first is None else self.begin(first)
         while begun is not None:
@@ -244,7 +250,8 @@ class Stream:
                 object, payload.spec
             )
         view = self.view.take(torch.tensor(rows, dtype=torch.long)).asked(broadcast=broadcast)
-        return Honest(rows, ids, begun.clients, trained, updates, payload, idle, view)
+        packets = made.packets if made is not None and made.messages is payload else None
+        return Honest(rows, ids, begun.clients, trained, updates, payload, idle, view, packets)
 
     def send(
         self, part: Honest, packets: Sequence[Packet], shown: bool = False
@@ -257,9 +264,11 @@ class Stream:
         setup = self.setup
         sums = self.sums
         with span("wire"):
-            received, accepted = part.payload.receive(
-                packets, setup.scenario.server_checks, setup.shared.device
-            )
+            checks = setup.scenario.server_checks
+            if packets is part.packets:  # the payload is what they say
+                received, accepted = part.payload.checked(checks)
+            else:
+                received, accepted = part.payload.receive(packets, checks, setup.shared.device)
             remember(setup, self.state, part.ids, received, accepted)
         for row, packet, good in zip(part.rows, packets, accepted.tolist(), strict=True):
             sums.bits[row] = packet.bits
@@ -272,7 +281,7 @@ class Stream:
             if sums.keeps or (shown and self.attack.keeps):
                 self.keep(part, packets, accepted, same)
             sums.received = added(sums.received, arrived)
-            sums.honest = added(sums.honest, sent)
+            sums.honest = added(sums.honest, sent) if sums.changed else sums.received
             if shown:
                 self.show(part, sent)
         malicious = setup.population.malicious[part.ids]
@@ -320,7 +329,8 @@ class Stream:
     def benign(self, rows: Sequence[int], shown: bool) -> None:
         """Train clients that are nobody's, and send their messages; ``shown`` to the adversary."""
         for part in self.ahead(rows):
-            self.send(part, part.payload.encode(), shown)
+            packets = part.payload.encode() if part.packets is None else part.packets
+            self.send(part, packets, shown)
 
     def read_own(self, rows: Sequence[int]) -> Tensor | None:
         """Return the mean ``(d,)`` of what the adversary's clients learned, if it asks for that.
@@ -371,7 +381,7 @@ class Stream:
             place = self.look(owned, place)
             self.state.attack_seconds += now(device) - start
         first = 0
-        for part in self.ahead(rows):
+        for part in self.ahead(rows, forged=True):
             start = now(device)
             numbers = range(first, first + len(part.rows))
             place = dataclasses.replace(place, first=first)

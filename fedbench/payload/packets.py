@@ -181,6 +181,17 @@ def code_bits(bits: npt.NDArray[np.bool_]) -> Part:
     return code_packed(pack(bits, 1))
 
 
+def count_ones(packed: Bytes) -> int:
+    """Return how many bits of these bytes are 1, eight bytes at a time.
+
+    >>> count_ones(np.array([3, 0, 0, 0, 0, 0, 0, 128, 255], dtype=np.uint8))
+    11
+    """
+    whole = len(packed) // 8 * 8
+    words = np.bitwise_count(packed[:whole].view(np.uint64)).sum()
+    return int(words) + int(np.bitwise_count(packed[whole:]).sum())
+
+
 def code_packed(string: Part) -> Part:
     """Return how many bits are 1, in 32 bits, then the bits: packed, or a range coder's words.
 
@@ -189,7 +200,7 @@ def code_packed(string: Part) -> Part:
     The number of bits is known to the receiver.
     """
     packed, count = string
-    ones = int(np.bitwise_count(packed).sum())
+    ones = count_ones(packed)
     head = np.frombuffer(ones.to_bytes(4, "little"), dtype=np.uint8)
     if ones in (0, count):
         return head, 32
@@ -217,12 +228,14 @@ def decode_packed(data: Bytes, count: int) -> Bytes:
         return np.packbits(np.full(count, ones > 0))
     if saves_no_word(ones, count):
         (packed,) = split(Packet.raw(sent.tobytes()), [count])
-    elif len(sent) % 4:
+        if count_ones(packed) != ones:
+            raise IllegalPayloadError(f"{count} bits must have the {ones} ones that they claim")
+        return packed
+    if len(sent) % 4:
         raise IllegalPayloadError(f"coded bits must fill 32-bit words, got {len(data)} bytes")
-    else:
-        symbols = range_decoded(sent, _byte_model(ones / count), -(-count // 8))
-        packed = symbols.astype(np.uint8)
-        packed[-1] &= 256 - (1 << -count % 8)  # a coder's padding may be anything
+    symbols = range_decoded(sent, _byte_model(ones / count), -(-count // 8))
+    packed = symbols.astype(np.uint8)
+    packed[-1] &= 256 - (1 << -count % 8)  # a coder's padding may be anything
     if not np.array_equal(code_packed((packed, count))[0], data):
         raise IllegalPayloadError("coded bits must be the code of what they decode to")
     return packed

@@ -3,20 +3,19 @@
     python benchmarks/cohort_on_cores.py [--clients N ...] [--chunk N] [--at-once N] [--places N]
 
 Plays rounds of `cohort_memory.py`'s FedPM under mask-ipm: as many clients of a million as named, a
-tenth of them malicious, with ``--executor ray``, once its processes have started, in 3 to 5 s.
-Before and after them it measures the CPU seconds that training a client takes in one process, the
-mean of three times 64 clients. The framework's seconds are those of the round less
-those of training on all places at once, which assumes that they train as fast beside each other.
-Memory is the most that this process and all that it started had together, Ray's own included, by
-looking twice a second; a page that several share counts once.
+tenth of them malicious, with ``--executor ray``, once its processes have started, in 3 to 5 s. The
+processes write down the CPU seconds for which they trained; the framework's are those of the round
+less these, divided by the number of places. Memory is the most that this process and all that it
+started had together, Ray's own included, by looking once a second; a page that several share counts
+once.
 """
 
 import argparse
 import dataclasses
 import os
-import statistics
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from glob import glob
@@ -25,11 +24,12 @@ from tempfile import TemporaryDirectory
 from threading import Event, Thread
 
 import torch
-from cohort_memory import HIDDEN, SCENARIO, Timed
+from cohort_memory import HIDDEN, SCENARIO
 
 from fedbench import Scenario
 from fedbench.executors.cluster import connect, imported
 from fedbench.executors.malloc import keep_memory
+from fedbench.executors.training import Client, Loop, Trained
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.remote import on_cluster
 from fedbench.experiment.setup import Setup
@@ -38,6 +38,7 @@ from fedbench.models.network import ConvNet, Network
 from fedbench.run import begin, play_round
 
 HERE = Path(__file__).resolve().parent
+TRAINED = "COHORT_TRAINED"  # variable with the folder to which processes write their CPU seconds
 
 
 @dataclass(frozen=True)
@@ -57,19 +58,26 @@ def installed(site: Path) -> None:
     (info / "entry_points.txt").write_text("[fedbench.models]\nwide = cohort_on_cores:Wide\n")
 
 
-def training_seconds(clients: int) -> float:
-    """Return the CPU seconds that training a client takes in this process."""
-    setup = prepared(clients)
-    loop = Timed(setup.plugins.protocol, setup.shared, setup.executor.schedule)
-    setup = dataclasses.replace(setup, executor=loop)
-    play_round(setup, begin(setup), 0)
-    return sum(loop.seconds) / clients
+def watch_training(folder: Path) -> None:
+    """Have this process write for how many CPU seconds it has trained, after each task."""
+    train = Loop.train
+    spent = 0.0
+
+    def watched(self: Loop, clients: Sequence[Client]) -> Trained:
+        nonlocal spent
+        start = time.process_time()
+        trained = train(self, clients)
+        spent += time.process_time() - start
+        (folder / str(os.getpid())).write_text(str(spent))
+        return trained
+
+    Loop.train = watched  # type: ignore[method-assign]
 
 
-def prepared(cohort: int, at_once: int = 8, executor: str = "loop") -> Setup:
+def prepared(cohort: int, at_once: int) -> Setup:
     """Return what is fixed during a run with this cohort."""
     changes = {"model": "wide", "protocol": "fedpm", "attack": "mask-ipm", "per_round": cohort}
-    setup = prepare(Scenario(**(SCENARIO | changes)), "cpu", executor)
+    setup = prepare(Scenario(**(SCENARIO | changes)), "cpu", "ray")
     return dataclasses.replace(setup, at_once=at_once)
 
 
@@ -83,7 +91,7 @@ def resident(process: Path) -> float:
 
 
 class Memory(Thread):
-    """Looks twice a second at the memory of this process and of all that it started."""
+    """Looks once a second at the memory of this process and of all that it started."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -92,7 +100,7 @@ class Memory(Thread):
 
     def run(self) -> None:
         """Look until it is done."""
-        while not self.done.wait(0.5):
+        while not self.done.wait(1.0):
             own = [Path("/proc/self"), *map(Path, children(os.getpid()))]
             self.peak = max(self.peak, sum(map(resident, own)))
 
@@ -115,17 +123,19 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=32, help="clients that train at once")
     parser.add_argument("--places", type=int, default=2, help="cores of this machine")
     options = parser.parse_args()
-    with TemporaryDirectory() as folder:
-        installed(Path(folder))
-        os.environ["PYTHONPATH"] = os.pathsep.join([folder, str(HERE)])
+    with TemporaryDirectory() as site, TemporaryDirectory() as times:
+        installed(Path(site))
+        os.environ["PYTHONPATH"] = os.pathsep.join([site, str(HERE)])
         os.environ["OMP_NUM_THREADS"] = "1"
-        play(options)
+        os.environ[TRAINED] = times
+        play(options, Path(times))
 
 
-def played(cohort: int, options: argparse.Namespace) -> tuple[float, float]:
-    """Play a round on the cluster that was joined; return its seconds and its peak in MiB."""
-    with on_cluster(prepared(cohort, options.at_once, "ray"), "ray", options.chunk) as setup:
+def played(cohort: int, options: argparse.Namespace, times: Path) -> tuple[float, float, float]:
+    """Play a round on the cluster: its seconds, those of training on one place, its peak in MiB."""
+    with on_cluster(prepared(cohort, options.at_once), "ray", options.chunk) as setup:
         state = begin(setup)
+        before = trained(times)
         memory = Memory()
         memory.start()
         start = time.perf_counter()
@@ -133,29 +143,36 @@ def played(cohort: int, options: argparse.Namespace) -> tuple[float, float]:
         seconds = time.perf_counter() - start
         memory.done.set()
         memory.join()
-        return seconds, memory.peak
+        return seconds, trained(times) - before, memory.peak
 
 
-def play(options: argparse.Namespace) -> None:
+def trained(times: Path) -> float:
+    """Return the CPU seconds for which all processes have trained so far."""
+    return sum(float(file.read_text()) for file in times.iterdir())
+
+
+def play(options: argparse.Namespace, times: Path) -> None:
     """Play the rounds, and print what they took."""
     keep_memory()  # as commands do
     torch.set_num_threads(1)
     sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
-    alone = [training_seconds(64) for _ in range(3)]
-    print("clients | s a round | s of training on all places | difference, s | ms a client | MiB")
     ray = imported("--executor")
     connect(ray, "local", "--executor")  # one cluster, whose processes all rounds share
-    played(16, options)  # they start
-    lines = [(cohort, *played(cohort, options)) for cohort in options.clients]
+    played(16, options, times)  # they start
+    print(
+        "clients | s a round | s of training on all places | difference, s "
+        "| ms of training a client | ms of the framework | MiB"
+    )
+    for cohort in options.clients:
+        seconds, training, memory = played(cohort, options, times)
+        places = training / options.places
+        numbers = f"{seconds:.1f} | {places:.1f} | {seconds - places:.1f}"
+        each = f"{1000 * training / cohort:.1f} | {1000 * (seconds - places) / cohort:.1f}"
+        print(f"{cohort} | {numbers} | {each} | {memory:.0f}", flush=True)
     ray.shutdown()
-    alone += [training_seconds(64) for _ in range(3)]
-    for cohort, seconds, memory in lines:
-        training = statistics.fmean(alone) * cohort / options.places
-        numbers = f"{seconds:.1f} | {training:.1f} | {seconds - training:.1f}"
-        each = 1000 * (seconds - training) / cohort
-        print(f"{cohort} | {numbers} | {each:.1f} | {memory:.0f}")
-    print("training a client, ms:", [round(1000 * x, 1) for x in alone])
 
 
 if __name__ == "__main__":
     main()
+elif TRAINED in os.environ:  # a process of the cluster, which is about to build the network
+    watch_training(Path(os.environ[TRAINED]))

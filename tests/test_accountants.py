@@ -169,6 +169,7 @@ def test_what_has_no_theorem_is_refused(
         price(event, exposed(**changes), 1e-5)
 
 
+@pytest.mark.slow
 def test_the_ledger_charges_the_client_that_took_part_most_often_or_is_dearest() -> None:
     ledger = Ledger()
     asked = Participation(0, 0, 10, 3, 0)
@@ -318,6 +319,7 @@ def test_a_target_out_of_reach_is_refused() -> None:
             calibrated(FlipBits(), PLAN, "messages", target)
 
 
+@pytest.mark.slow
 def test_prices_of_a_plan_are_those_of_its_views_along_a_curve() -> None:
     cost = prices(MaskSampling(clip=0.15), PLAN)
     assert list(cost) == ["messages", "sum", "hidden-sum"]

@@ -260,6 +260,7 @@ def test_the_cube_is_below_the_paper(d: int, z: float, paper: float, exact: floa
     assert eps["rdp"] <= 1.11 * eps["randomized-response"]
 
 
+@pytest.mark.slow
 @pytest.mark.edges("0.05-0.549-2.69-9.56")
 @pytest.mark.parametrize(
     ("reach", "once", "often", "always"),  # 1, 20 and 200 rounds
@@ -304,6 +305,7 @@ def test_rounds_add_bits_and_no_sensitivity_is_longer_than_the_cube() -> None:
     assert mask_rdp([2.0], 10, 0.3, 0.2, 100.0).terms == mask_rdp([2.0], 10, 0.3, 0.2).terms
 
 
+@pytest.mark.slow
 @pytest.mark.edges("sigma-grid0")
 @pytest.mark.parametrize(
     ("name", "grid"),
@@ -316,6 +318,7 @@ def test_more_noise_a_wider_clip_and_a_larger_delta_cost_less(name: str, grid: A
         assert all(more[bound] < less[bound] for bound in ("rdp", "randomized-response", "probit"))
 
 
+@pytest.mark.slow
 def test_nothing_overflows_at_the_extremes_and_five_million_weights_take_seconds() -> None:
     with np.errstate(over="raise", invalid="raise", divide="raise"):
         for sigma in (0.0, 1e-320, 1e-3, 1e9):

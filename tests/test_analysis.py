@@ -209,6 +209,7 @@ def test_columns_of_a_latex_table_can_be_chosen_and_sorted() -> None:
     assert "\\quad \\textbf{alie" in Results(small()).to_latex()
 
 
+@pytest.mark.slow
 def test_a_figure_shows_itself_in_a_notebook_and_has_the_width_that_was_asked_for(
     tmp_path: Path,
 ) -> None:

@@ -200,6 +200,7 @@ def gain(r: Round) -> float:
     return float(r.notes["loss"]) - float(r.notes["honest loss"])
 
 
+@pytest.mark.slow
 @pytest.mark.edges("fedavg")
 @pytest.mark.parametrize("protocol", ["fedavg", "fsl", "fedpm", "signsgd", "drive"])
 def test_what_is_played_is_the_worst_of_what_was_tried(protocol: str) -> None:
@@ -274,6 +275,7 @@ def test_every_protocol_can_be_rehearsed(protocol: str, budget: float) -> None:
     assert r.notes["differentiated"]
 
 
+@pytest.mark.slow
 def test_where_a_codec_clips_updates_the_message_s_own_numbers_are_pushed_too() -> None:
     # A client of Skellam clips its update to 0.5; its residues may be anything below the modulus.
     scenario = SMALL.model_copy(update={"protocol": "skellam:clients=6", "attack": "auto"})
@@ -343,6 +345,7 @@ class Breaking(Attack):
 """
 
 
+@pytest.mark.slow
 def test_an_error_of_another_installed_attack_is_noted_and_costs_one_candidate(
     install: Callable[[str, dict[str, str]], object],
 ) -> None:

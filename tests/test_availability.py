@@ -65,6 +65,7 @@ def test_without_drop_outs_a_record_says_nothing_of_them() -> None:
     assert all(r.dropped == 0 and len(r.clients) == 6 for r in record.rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["fedavg", "feddrop"])
 def test_clients_that_drop_out_are_sent_to_and_counted_and_nothing_else(protocol: str) -> None:
     # A broadcast of feddrop is a message of its own for each client.
@@ -116,6 +117,7 @@ def test_a_round_in_which_nobody_comes_is_skipped(tmp_path: Path) -> None:
     assert [(len(r.clients), r.dropped) for r in record.rounds] == [(0, 6), (6, 0), (0, 6)]
 
 
+@pytest.mark.slow
 def test_a_secure_sum_is_that_of_who_came_and_who_came_is_charged() -> None:
     fields: dict[str, Any] = {
         **{"protocol": "fedpm", "mechanism": "mask-gaussian", "sees": "sum", "attack": "none"}

@@ -120,6 +120,7 @@ def test_the_bias_is_that_of_the_pairs_of_draws_by_hand() -> None:
     assert codecs.bias_squared(draws) == pytest.approx(other, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_codec_without_bias_is_not_called_biased_and_a_small_bias_is_seen() -> None:
     def found(plan: CodecPlan, offset: float = 0.0) -> Distortion:
         return lost(codecs.measure(dithered(offset), "gaussian", gaussian, SHARED, plan, "kept"))

@@ -150,6 +150,7 @@ USED: dict[str, dict[str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", USED)
 @pytest.mark.edges("server", "memories")
 def test_without_any_part_of_the_state_the_record_is_another(name: str, tmp_path: Path) -> None:
@@ -162,6 +163,7 @@ def test_without_any_part_of_the_state_the_record_is_another(name: str, tmp_path
     assert text(resumed) != text(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", registry.names("protocol"))
 @pytest.mark.edges("fedpm", "fsl")
 def test_every_protocol_goes_on_with_its_own_rule(protocol: str, tmp_path: Path) -> None:
@@ -180,6 +182,7 @@ def first_that_fits(**fields: Any) -> Scenario:
     raise AssertionError(fields)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defense", registry.names("defense"))
 @pytest.mark.edges("foolsgold")
 def test_every_rule_goes_on(defense: str, tmp_path: Path) -> None:
@@ -187,6 +190,7 @@ def test_every_rule_goes_on(defense: str, tmp_path: Path) -> None:
     require_same_end(first_that_fits(defense=defense, attack="label-flip", **rows), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", registry.names("attack"))
 @pytest.mark.edges("alie")
 def test_every_attack_goes_on(attack: str, tmp_path: Path) -> None:
@@ -196,12 +200,14 @@ def test_every_attack_goes_on(attack: str, tmp_path: Path) -> None:
 MECHANISMS = [name for name in registry.names("mechanism") if name != "none"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.edges("dp-fedavg")
 def test_every_mechanism_goes_on(mechanism: str, tmp_path: Path) -> None:
     require_same_end(first_that_fits(mechanism=mechanism), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_canonical_run_goes_on_with_its_commitments(tmp_path: Path) -> None:
     setup = dataclasses.replace(prepare(FULL, "cpu", "loop"), canonical=True)
     state = begin(setup)
@@ -216,6 +222,7 @@ def test_a_canonical_run_goes_on_with_its_commitments(tmp_path: Path) -> None:
     assert last.commitment is not None
 
 
+@pytest.mark.slow
 def test_time_decides_without_rounds_and_the_last_round_needs_none(tmp_path: Path) -> None:
     scenario = Scenario.of(**SMALL)
     never = Checkpoint(tmp_path / "never.safetensors")  # ten minutes
@@ -333,10 +340,12 @@ class Halfway(Defense[Any]):
         return mean, Last(mean, {1, 2} if self.odd else None)
 
 
+@pytest.mark.slow
 def test_a_rule_of_ones_own_may_keep_a_class_of_its_own(tmp_path: Path) -> None:
     require_same_end(Scenario(**SMALL, defense=Halfway()), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_state_that_cannot_be_written_is_refused_after_the_first_round(tmp_path: Path) -> None:
     scenario = Scenario(**SMALL, defense=Halfway(odd=True))
     heard: list[Round] = []
@@ -348,6 +357,7 @@ def test_a_state_that_cannot_be_written_is_refused_after_the_first_round(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_automatic_checkpoint_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     nowhere = Checkpoint(tmp_path / "file" / "run.safetensors", rounds=1, automatic=True)

@@ -32,6 +32,7 @@ def test_every_bound_of_every_view_is_printed_and_the_least_is_marked(
     assert (tmp_path / "privacy.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_json_has_the_same_numbers_and_nothing_else(command: Command) -> None:
     code, out, _ = command(
         "privacy", "-m", "mask-sampling:clip=0.15", "--rounds", "200", "--format", "json"

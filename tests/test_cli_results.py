@@ -230,6 +230,7 @@ def write(folder: Path, looks: int = 2, attacks: tuple[str, ...] = ("none", "sig
             of_fedavg(attack, seed, 0.5 - 0.1 * seed, malicious=[1] * looks).write(folder)
 
 
+@pytest.mark.slow
 def test_every_kind_that_the_records_can_show_is_written_or_one_in_both_formats(
     command: Command, tmp_path: Path
 ) -> None:

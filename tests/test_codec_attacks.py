@@ -328,6 +328,7 @@ class Release(Attack):
         return crafted, memory
 
 
+@pytest.mark.slow
 def test_error_feedback_is_part_of_what_an_attack_sees_and_cannot_be_written() -> None:
     setup = prepare(SMALL.model_copy(update={"protocol": "topk:k=0.05,error_feedback=true"}), "cpu")
     plugins = dataclasses.replace(setup.plugins, attack=Release())
@@ -344,6 +345,7 @@ def test_error_feedback_is_part_of_what_an_attack_sees_and_cannot_be_written() -
     assert float(second.notes["residual"]) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.edges("range")
 @pytest.mark.parametrize("checks", ["none", "finite", "range"])
 def test_the_server_is_as_strict_as_it_is_told(checks: str) -> None:
@@ -421,6 +423,7 @@ def test_what_is_sent_is_what_its_name_says_or_the_nearest_that_the_alphabet_has
             assert len(packets_of(payload, "duplicate")[0].data) == len(encoded(payload.take([0])))
 
 
+@pytest.mark.slow
 @pytest.mark.edges("fedavg-nan", "fedpm-empty", "qsgd-length")
 @pytest.mark.parametrize(
     ("protocol", "kind"),

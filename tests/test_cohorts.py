@@ -47,6 +47,7 @@ def drawn(scenario: Scenario, rounds: int = ROUNDS) -> tuple[torch.Tensor, torch
     return malicious, torch.tensor(ids)
 
 
+@pytest.mark.slow
 def test_a_stratified_round_has_the_share_of_malicious_clients_rounded_down_or_up() -> None:
     malicious, ids = drawn(STRATIFIED)
     assert share(STRATIFIED) == (2, 2)  # 2 and 2/20
@@ -61,6 +62,7 @@ def test_a_stratified_round_has_the_share_of_malicious_clients_rounded_down_or_u
     assert set(malicious[ids].sum(1).tolist()) == {3}
 
 
+@pytest.mark.slow
 def test_in_a_stratified_round_all_clients_of_a_kind_are_alike_and_all_pairs_of_them() -> None:
     malicious, ids = drawn(STRATIFIED)
     times = torch.bincount(ids.flatten(), minlength=20) / ROUNDS

@@ -66,6 +66,7 @@ LONG = [*CLUSTERING, "dnc:f=2,iterations=3,sketch=8", "smea:f=3", "mda:f=3"]
 LONG += ["krum:f=2,variant=public", "multi-krum:f=2,variant=recursive", "geometric-median:smooth=4"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", slowly([*RULES, *CLUSTERING], LONG))
 def test_every_defense_keeps_its_promises_with_other_parameters(text: str) -> None:
     check_defense(registry.load("defense", text), n=9 if "krum" in text else 12)

@@ -120,6 +120,7 @@ def test_a_filter_and_a_rule_say_together_whom_they_left_out() -> None:
     assert mixed.findings.kept is None, "a mixture is nobody's row"
 
 
+@pytest.mark.slow
 def test_a_run_records_rates_and_findings_of_its_rule() -> None:
     record = played("multi-krum:f=2", attack="sign-flip:scale=50", malicious=0.2)
     assert any(r.malicious for r in record.rounds)
@@ -229,6 +230,7 @@ def test_a_rule_that_leaves_out_most_of_the_honest_is_doubted_unless_it_always_d
     assert any(flag.startswith("the rule left out 6") for flag in dnc.flags), dnc.flags
 
 
+@pytest.mark.slow
 def test_a_rule_that_fell_back_or_stopped_early_is_doubted() -> None:
     turned = {"attack": "sign-flip", "malicious": 0.97, "clients": 50, "per_round": 3}
     assert "the rule fell back in some rounds: no trust" in played("fltrust", **turned).flags

@@ -71,6 +71,7 @@ def played(settings: Settings) -> tuple[float, int, int]:
     return record.result.accuracy, up, sum(played.downlink_bits for played in record.rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("protocol", registry.names("protocol"))
 @pytest.mark.edges("rosdhb-own")

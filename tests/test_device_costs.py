@@ -54,6 +54,7 @@ def test_the_clock_is_read_when_the_device_has_done_what_was_launched(
     assert now(GPU) == 15
 
 
+@pytest.mark.slow
 def test_an_attack_is_not_charged_for_what_was_launched_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -398,6 +398,7 @@ def test_a_run_has_a_line_until_it_moves_to_the_table(monkeypatch: pytest.Monkey
     assert any(single(one) == "dyn-opt ◀ worst 10.2 ± 0.0 n/a" for one in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("height", [8, 12, 16, 24])
 def test_the_display_fits_the_height_and_keeps_the_last_rows(height: int) -> None:
     console = terminal(height)

@@ -153,6 +153,7 @@ def test_bulyan_says_which_rows_it_picks_before_it_takes_their_values_apart() ->
     assert Median().candidates(nothing) is None
 
 
+@pytest.mark.slow
 def test_as_paper_all_colluders_are_picked_and_no_farther_off() -> None:
     attack = registry.load("attack", "dyn-opt:as=paper")
     assert attack == DynOpt(selected="all", side="minus")

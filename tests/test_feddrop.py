@@ -150,6 +150,7 @@ def test_it_refuses_networks_whose_units_it_cannot_drop(model: Any) -> None:
         FedDrop().init(shared_of(model.build((3, 32, 32), 10)))
 
 
+@pytest.mark.slow
 def test_biases_are_everybodys() -> None:
     shared = shared_of(LeNet5().build((1, 28, 28), 10))
     d, p = shared.weights.d, shared.rest.d

@@ -326,6 +326,7 @@ def test_a_clients_own_model_is_what_it_sent_and_a_broadcast_has_the_same_bytes(
     assert torch.equal(SHARED.layout.flatten(own), state.w * up.is_open()[0])
 
 
+@pytest.mark.slow
 @pytest.mark.edges("sign-flip:via=wire")
 @pytest.mark.parametrize("attack", ["sign-flip:via=wire", "dyn-opt"])
 def test_it_passes_rounds_with_attack_and_defense_and_counts_what_gates_save(attack: str) -> None:

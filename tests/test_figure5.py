@@ -202,6 +202,7 @@ def test_a_figure_has_all_points_and_every_curve_is_drawn(laws: tuple[str, ...])
             assert xs.items() <= {(x, y) for x, y in drawn.tolist()}, curve
 
 
+@pytest.mark.slow
 def test_the_command_writes_picture_and_numbers_and_refuses_what_cannot_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -226,6 +227,7 @@ def test_the_command_writes_picture_and_numbers_and_refuses_what_cannot_be(
         assert f"{words[0]} must be" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_clients_and_laws_are_parameters_and_delta_follows_the_clients(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -191,6 +191,7 @@ def test_the_first_round_stands_below_the_lowest_accuracy() -> None:
     assert "none (clean)" not in words(figure)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_picture_says_what_was_run_and_what_its_signs_mean(kind: str) -> None:
     figure = KINDS[kind].compose(noisy())
@@ -216,6 +217,7 @@ def test_every_picture_says_what_was_run_and_what_its_signs_mean(kind: str) -> N
     assert "worst case over" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.edges("bits")
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_records_make_equal_files(kind: str, tmp_path: Path) -> None:
@@ -267,6 +269,7 @@ def test_a_panel_of_accuracies_ends_at_a_hundred_percent() -> None:
     assert "3" in words(epsilon.compose(table))  # a single price has a tick
 
 
+@pytest.mark.slow
 def test_one_seed_has_no_interval_and_the_caption_says_so() -> None:
     attacks = {"none": 0.9, "dyn-opt": 0.5}
     lasts = {cell("fedavg", "mean", name, NOISY + "1.0"): x for name, x in attacks.items()}
@@ -371,6 +374,7 @@ def test_a_point_is_the_worst_case_at_the_bits_of_both_directions() -> None:
     assert (signs.low, signs.high) == pytest.approx((70, 74))  # of three seeds
 
 
+@pytest.mark.slow
 def test_names_stand_beside_few_points_and_numbers_beside_many() -> None:
     few = words(bits.compose(small()))
     assert "signsgd + median" in few

@@ -171,6 +171,7 @@ def test_the_gap_is_the_worst_case_minus_the_held_out_accuracy_over_paired_seeds
         results(entry, under(ATTACK, (0.3, 0.5)), RULES_OF)
 
 
+@pytest.mark.slow
 def test_rank_and_page_show_the_gap_where_there_is_one(
     board: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

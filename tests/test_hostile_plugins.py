@@ -216,6 +216,7 @@ WRONG_ATTACKS: list[tuple[str, Any, str]] = [
 ]
 
 
+@pytest.mark.slow
 def test_an_attack_that_goes_wrong_is_named_with_hook_round_and_client() -> None:
     malicious = set(prepared().population.malicious.ids())
     for hook, method, problem in WRONG_ATTACKS:

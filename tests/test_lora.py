@@ -256,6 +256,7 @@ def mlp() -> nn.Module:
     return nn.Sequential(*hidden, nn.Linear(32, 10))
 
 
+@pytest.mark.slow
 def test_a_pretrained_module_learns_by_factors_and_gets_the_merged_weights_back() -> None:
     fields: dict[str, Any] = {
         **{"protocol": "fedavg:lr=0.05", "partition": "iid", "clients": 10, "per_round": 10},

@@ -30,6 +30,7 @@ def test_list_says_as_data_what_it_prints(command: Command) -> None:
     assert {entry["kind"] for entry in everything} == set(registry.KINDS)
 
 
+@pytest.mark.slow
 def test_presets_are_listed_with_their_titles_and_runs(command: Command) -> None:
     entries = json.loads(command("list", "presets", "--format", "json")[1])
     assert [entry["name"] for entry in entries] == preset_names()

@@ -68,7 +68,8 @@ def test_what_is_held_keeps_no_rows_of_others_in_memory() -> None:
     assert store[3]["residual"].untyped_storage().nbytes() == 40
 
 
-@pytest.mark.parametrize("executor", ["loop", pytest.param("stacked", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
 def test_a_run_whose_memories_lie_in_a_file_has_the_same_record(executor: str) -> None:
     scenario = Scenario(
         protocol="topk:error_feedback=true",

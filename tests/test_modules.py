@@ -322,9 +322,8 @@ def test_token_ids_are_found_by_trying() -> None:
 MORE = ("signsgd", "fsl", "fedmrn", "fedsparse", "fedavg:server=adam", "eden", "worker-momentum")
 
 
-@pytest.mark.parametrize(
-    "protocol", ["fedpm", *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["fedpm", *MORE])
 def test_protocols_play_with_a_module_and_its_batch_norm(own: None, protocol: str) -> None:
     model = "plain" if protocol in ("fsl", "signsgd") else "normed"
     scenario = fedbench.Scenario(

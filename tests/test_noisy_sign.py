@@ -57,6 +57,7 @@ def test_no_two_vectors_exceed_any_bound(z: float, adjacency: Adjacency) -> None
                     assert cost <= term[i] * (1 + 1e-7), name
 
 
+@pytest.mark.slow
 def test_one_sign_is_randomized_response_and_many_are_two_over_pi_of_a_gaussian() -> None:
     for z in (0.05, 0.5, 1.0, 30.0):
         bit = sign_rdp(ORDERS, 1, z)

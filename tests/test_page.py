@@ -353,6 +353,7 @@ def test_whatever_a_name_holds_is_text(tmp_path: Path) -> None:
         assert bad in "".join(text for _, text in index.texts)
 
 
+@pytest.mark.slow
 def test_links_go_to_https_without_an_opener_or_to_a_file_that_is_there(site: Path) -> None:
     elsewhere = site.parents[1] / "pages"
     render(site.parent, elsewhere)
@@ -424,6 +425,7 @@ def test_an_entry_of_older_rules_says_so(tmp_path: Path) -> None:
     assert index.count('class="older"') == len(VIEWS)
 
 
+@pytest.mark.slow
 def test_an_entry_that_was_never_looked_at_within_the_bits_has_no_numbers_there(
     tmp_path: Path,
 ) -> None:
@@ -454,6 +456,7 @@ def test_letters_that_turn_a_text_around_are_shown_and_a_name_that_shows_nothing
     assert "There are no entries yet." in index.read_text()
 
 
+@pytest.mark.slow
 def test_the_page_of_an_entry_says_what_was_attacked_by_whom_and_what_it_is_worth(
     tmp_path: Path,
 ) -> None:

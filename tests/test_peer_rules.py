@@ -40,6 +40,7 @@ def test_no_list_and_no_ensemble_has_parts_of_other_projects() -> None:
     assert registry.owner("defense", "flwr:Krum").startswith("defense flwr (package fedbench-")
 
 
+@pytest.mark.slow
 def test_to_know_the_names_imports_nothing_of_other_projects() -> None:
     code = (
         "import sys; from fedbench.peers import byzfl, byzpy, flower\n"

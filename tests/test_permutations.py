@@ -31,6 +31,7 @@ def test_a_listed_permutation_is_the_key_s_and_leads_back() -> None:
     assert isinstance(permutation(Key(3), LISTED + 1), Feistel)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [11, 16])  # where numbers are mapped again, and where none is
 def test_every_place_and_every_pair_of_places_goes_anywhere(count: int) -> None:
     # Of 2,000 keys each number is at each place 2000 / count times, and each pair of numbers at

@@ -238,6 +238,7 @@ def test_errors_of_a_run_name_fields_and_arguments_where_the_command_names_optio
         sweep(Scenario(**TINY), workers=-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["fedavg", "fedpm:final=sample"])
 def test_the_model_that_is_returned_is_the_one_that_was_evaluated(
     protocol: str, tmp_path: Path
@@ -263,6 +264,7 @@ def test_an_ensemble_is_saved_member_by_member_and_is_no_single_state_dict(tmp_p
         twice.state_dict()
 
 
+@pytest.mark.slow
 def test_a_sweep_returns_its_records_in_order_and_plays_nothing_twice(tmp_path: Path) -> None:
     loud = Scenario(attack=Louder(), **TINY)
     quiet = Scenario(**TINY)

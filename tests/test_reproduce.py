@@ -243,6 +243,7 @@ def test_two_runs_of_a_seed_make_one_number() -> None:
     assert played(saved).cell[0].values[0] == pytest.approx(1 - 33 / 64, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_run_is_read_where_it_first_reached_an_accuracy(tmp_path: Path) -> None:
     record = fedbench.play(
         Scenario(model="micro", clients=8, per_round=4, malicious=0.0, rounds=4, eval_every=1),

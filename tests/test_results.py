@@ -478,6 +478,7 @@ def test_what_was_not_measured_comes_last_in_both_directions(tmp_path: Path) -> 
         Query.parse("run", sort="-epsilom")
 
 
+@pytest.mark.slow
 def test_a_number_that_is_declared_once_is_in_the_record_the_tables_and_the_csv(
     tmp_path: Path,
 ) -> None:

@@ -80,6 +80,7 @@ def rounds(setup: Setup, count: int = 2) -> tuple[RunState, list[Any]]:
     return run_state, [play_round(setup, run_state, step) for step in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.edges("fedavg")
 @pytest.mark.parametrize("protocol", ["fedavg", "fsl"])
 def test_a_record_alone_is_enough_to_play_it_again_apart_from_times(protocol: str) -> None:
@@ -124,6 +125,7 @@ def test_an_attack_by_nobody_changes_nothing(protocol: str, attack: str) -> None
     assert quiet.result == clean.result
 
 
+@pytest.mark.slow
 def test_the_clean_run_has_the_same_clients_as_the_attacked_one_also_where_all_attack() -> None:
     clean, attacked = play(attack="none"), play(attack="dyn-opt")
     for a, b in zip(clean.rounds, attacked.rounds, strict=True):
@@ -318,6 +320,7 @@ def test_every_hook_of_a_mechanism_is_called_in_its_place() -> None:
     assert run_state.mechanism == "yours"
 
 
+@pytest.mark.slow
 @pytest.mark.edges("fedavg:lr=1e20-none", "topk:lr=1e20-finite")
 @pytest.mark.parametrize("checks", ["finite", "none"])
 @pytest.mark.parametrize("protocol", ["fedavg:lr=1e20", "topk:lr=1e20"])

@@ -120,6 +120,7 @@ def test_a_folder_that_is_gone_and_a_variable_of_a_library_are_no_change(
     assert Settings().restore() == []
 
 
+@pytest.mark.slow
 def test_a_run_leaves_the_process_as_it_was_and_says_what_its_plugin_did(install: Any) -> None:
     install(SPOILER, {"spoiler": "Spoiler"})
     clean = play(SMALL, device="cpu")

@@ -53,6 +53,7 @@ class Searching(Attack):
         return view.own, memory
 
 
+@pytest.mark.slow
 def test_an_attack_acts_in_its_window_only() -> None:
     scenario = {"attack_from": 1, "attack_until": 4, "attack_every": 3, "attack": "sign-flip"}
     record = fedbench.play(SMALL.model_copy(update=scenario), device="cpu")

@@ -194,6 +194,7 @@ def many(**fields: Any) -> Scenario:
     return Scenario(**SMALL | {"clients": MANY, "malicious": 0.1, "attack": "sign-flip"} | fields)
 
 
+@pytest.mark.slow
 def test_ten_million_clients_are_prepared_and_played_in_memory_that_holds_no_list_of_them() -> None:
     prepare(many(clients=40), "cpu", "loop")  # imports
     tracemalloc.start()
@@ -252,6 +253,7 @@ def test_an_adversary_of_very_many_rehearses_with_some_of_its_own_clients() -> N
     assert bool(setup.population.malicious[ids].all())
 
 
+@pytest.mark.slow
 def test_records_of_virtual_clients_are_equal_whoever_reads_what_first() -> None:
     scenario = many(clients=10**6, defense="trimmed-mean")
     first = fedbench.play(scenario, device="cpu", executor="loop")

@@ -1,11 +1,11 @@
 """Seconds of a streamed round whose clients the processes of a Ray cluster on this machine train.
 
-    python benchmarks/cohort_on_cores.py [--clients N ...] [--chunk N] [--at-once N] [--places N]
+    python benchmarks/cohort_on_cores.py [--clients N ...] [--chunk N] [--at-once N]
 
 Plays rounds of `cohort_memory.py`'s FedPM under mask-ipm: as many clients of a million as named, a
 tenth of them malicious, with ``--executor ray``, once its processes have started, in 3 to 5 s. The
 processes write down the CPU seconds for which they trained; the framework's are those of the round
-less these, divided by the number of places. Memory is the most that this process and all that it
+less these, divided by the number of cores. Memory is the most that this process and all that it
 started had together, Ray's own included, by looking once a second; a page that several share counts
 once.
 """
@@ -27,6 +27,7 @@ import torch
 from cohort_memory import HIDDEN, SCENARIO
 
 from fedbench import Scenario
+from fedbench.core.threads import available_cores
 from fedbench.executors.cluster import connect, imported
 from fedbench.executors.malloc import keep_memory
 from fedbench.executors.training import Client, Loop, Trained
@@ -100,19 +101,21 @@ class Memory(Thread):
 
     def run(self) -> None:
         """Look until it is done."""
-        while not self.done.wait(1.0):
+        ended = False
+        while not ended:
             own = [Path("/proc/self"), *map(Path, children(os.getpid()))]
             self.peak = max(self.peak, sum(map(resident, own)))
+            ended = self.done.wait(1.0)
 
 
 def children(number: int) -> list[str]:
     """Return the folders in ``/proc`` of the processes that a process started, and theirs."""
-    found = []
+    folders = []
     for file in glob(f"/proc/{number}/task/*/children"):
         with suppress(OSError):  # the thread has ended
             for child in map(int, Path(file).read_text().split()):
-                found += [f"/proc/{child}", *children(child)]
-    return found
+                folders += [f"/proc/{child}", *children(child)]
+    return folders
 
 
 def main() -> None:
@@ -121,7 +124,6 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1000])
     parser.add_argument("--chunk", type=int, default=16, help="most clients of a task")
     parser.add_argument("--at-once", type=int, default=32, help="clients that train at once")
-    parser.add_argument("--places", type=int, default=2, help="cores of this machine")
     options = parser.parse_args()
     with TemporaryDirectory() as site, TemporaryDirectory() as times:
         installed(Path(site))
@@ -131,8 +133,8 @@ def main() -> None:
         play(options, Path(times))
 
 
-def played(cohort: int, options: argparse.Namespace, times: Path) -> tuple[float, float, float]:
-    """Play a round on the cluster: its seconds, those of training on one place, its peak in MiB."""
+def measured(cohort: int, options: argparse.Namespace, times: Path) -> tuple[float, float, float]:
+    """Play a round on the cluster; return its seconds, those of training, and its peak in MiB."""
     with on_cluster(prepared(cohort, options.at_once), "ray", options.chunk) as setup:
         state = begin(setup)
         before = trained(times)
@@ -158,21 +160,21 @@ def play(options: argparse.Namespace, times: Path) -> None:
     sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
     ray = imported("--executor")
     connect(ray, "local", "--executor")  # one cluster, whose processes all rounds share
-    played(16, options, times)  # they start
+    measured(16, options, times)  # they start
     print(
-        "clients | s a round | s of training on all places | difference, s "
+        "clients | s a round | s of training on all cores | difference, s "
         "| ms of training a client | ms of the framework | MiB"
     )
     for cohort in options.clients:
-        seconds, training, memory = played(cohort, options, times)
-        places = training / options.places
-        numbers = f"{seconds:.1f} | {places:.1f} | {seconds - places:.1f}"
-        each = f"{1000 * training / cohort:.1f} | {1000 * (seconds - places) / cohort:.1f}"
+        seconds, training, memory = measured(cohort, options, times)
+        on_all = training / available_cores()
+        numbers = f"{seconds:.1f} | {on_all:.1f} | {seconds - on_all:.1f}"
+        each = f"{1000 * training / cohort:.1f} | {1000 * (seconds - on_all) / cohort:.1f}"
         print(f"{cohort} | {numbers} | {each} | {memory:.0f}", flush=True)
     ray.shutdown()
 
 
 if __name__ == "__main__":
     main()
-elif TRAINED in os.environ:  # a process of the cluster, which is about to build the network
+elif TRAINED in os.environ:  # a process that is about to build the network, as the cluster's are
     watch_training(Path(os.environ[TRAINED]))

@@ -192,6 +192,17 @@ def test_messages_are_identical_if_every_bit_and_float_is() -> None:
     assert not identical(x, x.take([0]))
     nan = BinaryMasks(bits, rest * torch.nan)
     assert not identical(nan, nan)
+    assert identical(x, x)
+
+
+def test_of_one_tensor_nan_is_looked_for_where_torch_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CUDA calls a tensor equal to itself without a look at its numbers."""
+    equal = torch.equal
+    monkeypatch.setattr(torch, "equal", lambda x, y: x is y or equal(x, y))
+    rows = FloatVectors(torch.tensor([[1.0, torch.nan]]))
+    assert not identical(rows, rows)
 
 
 def test_bits_are_compared_eight_at_a_time_and_the_last_ones_too() -> None:

@@ -33,6 +33,7 @@ def test_torch_and_numpy_draw_the_same_bits(seed: int, count: int, name: int) ->
     p = key.fold("p").uniform(count)
     assert torch.equal(key.coins(p), twin.coins(p))
     assert torch.equal(key.coins(p), key.shorts(count) < p * 2**16)
+    assert bool(key.coins(key.shorts(count).double() * 2.0**-16 + 2.0**-40).all())
     assert torch.equal(key.uniform(count), twin.uniform(count))
     for chances in (p, p.double() - 2.0**-40):
         assert torch.equal(key.bernoulli(chances), twin.uniform(count) < chances)

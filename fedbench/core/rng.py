@@ -338,11 +338,11 @@ class Key:
         out = np.empty(len(chances), dtype=bool)
         scaled = np.empty(min(len(chances), 4 * _BLOCK), dtype=np.float32)
         for places, draws in _blocks(seed, -(-len(chances) // 4), 0):
-            some = chances[4 * places.start : 4 * places.stop]
+            block = slice(4 * places.start, min(4 * places.stop, len(chances)))
+            size = block.stop - block.start
             with np.errstate(over="ignore"):  # any large number is above all draws
-                least = np.multiply(some, np.float32(65536), out=scaled[: len(some)])
-            shorts = draws.view(np.uint16)[: len(some)]
-            np.less(shorts, least, out=out[4 * places.start : 4 * places.stop])
+                least = np.multiply(chances[block], np.float32(65536), out=scaled[:size])
+            np.less(draws.view(np.uint16)[:size], least, out=out[block])
         return torch.from_numpy(out).reshape(p.shape)
 
     def bernoulli(self, p: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ from fedbench.payload import (
 from fedbench.payload.kept import Filed, PacketFile
 from fedbench.payload.packets import Packet
 
-FORGED = 4  # times the memory of a message is that of one that is forged: floats, and its copies
+FORGED = 4  # about as many times the memory of an honest message is what a forged one takes
 
 
 @dataclass(eq=False)
@@ -128,6 +128,10 @@ class Honest:
     view: ServerView  # that a rule would be shown of these clients
     packets: Sequence[Packet] | None = None  # of which the payload was decoded, if it was
 
+    def encoded(self) -> Sequence[Packet]:
+        """Return the packets of the messages, those that came if they came as packets."""
+        return self.payload.encode() if self.packets is None else self.packets
+
 
 def finite(sums: FoldedMessages, part: Honest, squares: bool = False) -> FoldedMessages:
     """Return the sums of the honest messages of a part, without those that are not finite.
@@ -194,8 +198,8 @@ class Stream:
 
     def parts(self, rows: Sequence[int], forged: bool) -> Iterator[list[int]]:
         """Cut rows into as many as are in memory at once; ``forged`` ones take more of it."""
-        size = self.setup.at_once or len(rows) or 1
-        size = -(-size // FORGED) if forged else size
+        most = self.setup.at_once or len(rows) or 1
+        size = -(-most // FORGED) if forged else most
         return (list(rows[i : i + size]) for i in range(0, len(rows), size))
 
     def begin(self, rows: list[int]) -> Begun:
@@ -305,7 +309,7 @@ class Stream:
 
     def keep_honest(self, part: Honest) -> None:
         """Keep the packets of what some clients say if they are honest."""
-        honest = zip(part.rows, part.payload.encode(), strict=True)
+        honest = zip(part.rows, part.encoded(), strict=True)
         self.sums.meant |= {row: self.sums.file.put(packet) for row, packet in honest}
 
     def show(self, part: Honest, sums: FoldedMessages) -> None:
@@ -329,8 +333,7 @@ class Stream:
     def benign(self, rows: Sequence[int], shown: bool) -> None:
         """Train clients that are nobody's, and send their messages; ``shown`` to the adversary."""
         for part in self.ahead(rows):
-            packets = part.payload.encode() if part.packets is None else part.packets
-            self.send(part, packets, shown)
+            self.send(part, part.encoded(), shown)
 
     def read_own(self, rows: Sequence[int]) -> Tensor | None:
         """Return the mean ``(d,)`` of what the adversary's clients learned, if it asks for that.
@@ -381,7 +384,7 @@ class Stream:
             place = self.look(owned, place)
             self.state.attack_seconds += now(device) - start
         first = 0
-        for part in self.ahead(rows, forged=True):
+        for part in self.ahead(rows, forged=not attack.idle):
             start = now(device)
             numbers = range(first, first + len(part.rows))
             place = dataclasses.replace(place, first=first)

@@ -246,11 +246,11 @@ def identical(a: Payload, b: Payload) -> bool:
 
 def _equal(x: Tensor, y: Tensor) -> bool:
     """Return whether shapes and numbers are equal; bools on a CPU are compared eight at a time."""
+    if x is y:  # of one tensor CUDA may not look for NaN
+        return not (x.is_floating_point() and bool(x.isnan().any()))
     on_cpu = not (accelerated(x.device) or accelerated(y.device))
     if not on_cpu or x.dtype != torch.bool or y.dtype != torch.bool or x.shape != y.shape:
         return torch.equal(x, y)
-    if x is y:
-        return True
     left = np.ascontiguousarray(x.numpy()).reshape(-1)
     right = np.ascontiguousarray(y.numpy()).reshape(-1)
     words = len(left) // 8 * 8

@@ -3,7 +3,7 @@
     python benchmarks/cohort_on_cores.py [--clients N ...] [--chunk N] [--at-once N]
 
 Plays rounds of `cohort_memory.py`'s FedPM under mask-ipm: as many clients of a million as named, a
-tenth of them malicious, with ``--executor ray``, once its processes have started, in 3 to 5 s. The
+tenth of them malicious, with ``--executor ray``, once its processes have started and imported. The
 processes write down the CPU seconds for which they trained; the framework's are those of the round
 less these, divided by the number of cores. Memory is the most that this process and all that it
 started had together, Ray's own included, by looking once a second; a page that several share counts

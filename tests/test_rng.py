@@ -50,7 +50,7 @@ def test_draws_of_several_blocks_are_those_that_torch_computes_at_once() -> None
     assert torch.equal(key.uniform(count), uniform)
     assert torch.equal(key.uniform(count - skip, skip=skip), uniform[skip:])
     assert torch.equal(key.bernoulli(p), twin.uniform(*p.shape) < p)
-    chances = torch.rand(6 * count, generator=torch.Generator().manual_seed(1)).view(2, -1)[:, :-1]
+    chances = Key(9).uniform(2, 3 * count)[:, :-1]
     assert torch.equal(key.coins(chances), twin.shorts(*chances.shape) < chances * 65536)
 
 

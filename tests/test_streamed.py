@@ -803,7 +803,7 @@ def test_messages_that_came_as_packets_are_decoded_once(
 ) -> None:
     """Messages that clients encoded elsewhere are those of their packets, unless noise is added."""
     train = Loop.train
-    decode = Payload._decoded.__func__  # type: ignore[attr-defined]
+    decode = vars(Payload)["_decoded"].__func__
     decoded = Counter[bytes]()
 
     def overflowing(self: Loop, clients: Sequence[Client]) -> Trained:

@@ -60,7 +60,7 @@ from fedbench.payload import (
 from fedbench.payload.kept import Filed, PacketFile
 from fedbench.payload.packets import Packet
 
-FORGED = 4  # about as many times the memory of an honest message is what a forged one takes
+FORGED = 4  # so many times fewer are forged at once: an attack holds floats, and copies of them
 
 
 @dataclass(eq=False)

@@ -31,6 +31,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import gpu_costs
 import gpu_stages
 import torch
 from gpu_report import Outcome, content, show, with_roofline
@@ -67,15 +68,21 @@ class Stage:
 
 
 STAGES = (
-    Stage(gpu_stages.device, 40),
-    Stage(gpu_stages.equality, 80),
-    Stage(gpu_stages.tests, 60),
-    Stage(gpu_stages.steps, 140),
-    Stage(gpu_stages.rounds, 60),
-    Stage(gpu_stages.dirichlet, 40),
-    Stage(gpu_stages.determinism, 40),
-    Stage(gpu_stages.pfl, 60),
-    Stage(gpu_stages.runs, 60),
+    Stage(gpu_stages.device, 30),
+    Stage(gpu_stages.equality, 70),
+    Stage(gpu_stages.tests, 50),
+    Stage(gpu_stages.steps, 110),
+    Stage(gpu_stages.rounds, 40),
+    Stage(gpu_stages.dirichlet, 30),
+    Stage(gpu_stages.determinism, 30),
+    Stage(gpu_stages.pfl, 40),
+    Stage(gpu_costs.kernels, 20),
+    Stage(gpu_costs.waits, 15),
+    Stage(gpu_costs.wire, 25),
+    Stage(gpu_costs.precision, 15),
+    Stage(gpu_costs.out_of_memory, 10),
+    Stage(gpu_costs.sweep, 35),
+    Stage(gpu_stages.runs, 80),
 )
 
 

@@ -15,9 +15,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,6 +40,7 @@ from fedbench.testing import NETWORK, doubled, example_clients, in_float64
 TOLERANCE = 1e-9  # of the largest entry; `fedbench.testing.assert_rounded_alike` derives 2**-30
 SCHEDULE = Schedule(epochs=2, batch_size=4)
 LAUNCHES = 3  # the last one counts: its recordings share the memory of earlier ones
+FRAMES = 6  # of an exception that are told
 OTHERS = ("auto", "stacked")  # one of the others, and a special case of padded
 CPU = torch.device("cpu")
 
@@ -88,6 +91,12 @@ class Comparison:
         """True if only rounding in float64 is between the two."""
         apart = self.messages > 0 or not self.decoded or not self.updates <= TOLERANCE
         return not (self.error or apart)
+
+
+def raised_at(error: BaseException) -> str:
+    """Return the last lines that an exception went through, the innermost last."""
+    frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
+    return " > ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
 
 
 def available(device: torch.device) -> list[str]:
@@ -217,7 +226,8 @@ def compare(name: str, device: torch.device, engines: Sequence[str]) -> Iterator
             mine = train(protocol, device, engine, double=True)
             coarse = train(protocol, device, engine, double=False)
         except Exception as error:  # a driver raises anything, and the next row must still come
-            yield Comparison(name, engine, error=f"{type(error).__name__}: {error}")
+            text = f"{type(error).__name__}: {error} ({raised_at(error)})"
+            yield Comparison(name, engine, error=text)
             continue
         yield Comparison(
             protocol=name,

@@ -19,7 +19,7 @@ import fedbench_round
 import gpu_check
 import torch
 import workload
-from gpu_check import LAUNCHES, available
+from gpu_check import LAUNCHES, available, raised_at
 from gpu_report import TIMES
 from gpu_roofline import counted, measure_peaks
 from paired import machine
@@ -161,7 +161,7 @@ def steps(job: Job, note: Note) -> None:
                 entry["work"] = dataclasses.asdict(counted(way, clients, STEPS))
         except RuntimeError as error:  # of the device: out of memory, for instance
             failed += 1
-            entry = {"error": f"{type(error).__name__}: {error}"}
+            entry = {"error": f"{type(error).__name__}: {error}", "at": raised_at(error)}
         note(training.name, entry)
     if failed:
         raise Wrong(f"{failed} trainings ended with an error, which stands in their entries")
@@ -285,36 +285,36 @@ def bits(tree: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
 
 
 def runs(job: Job, note: Note) -> None:
-    """Play two rounds of every protocol under attack, and of two searches, to their end.
+    """Play a round with every plug-in, and two searches, to their end.
 
-    Accuracies of the device and the CPU are for information: they are those of float32.
+    Both accuracies, of the device and of the CPU, are for information: they are those of float32.
     """
     failed = []
-    engine = available(choose_device(job.device))[-1]  # the one that does most by itself
-    cases = [(name, "sign-flip", "own") for name in registry.names("protocol")]
-    for protocol, attack, defense in some([*cases, *SEARCHES], job, 1):
-        entry = f"{protocol}, {attack} on {defense}"
-        scenario = fedbench.Scenario(
-            protocol=protocol,
-            attack=attack,
-            defense=defense,
-            model="micro",
-            clients=20,
-            per_round=10,
-            rounds=2,
-        )
+    for name, case in some([*every_case().items()], job, 1):
+        scenario = fedbench.Scenario(**{key: case[key] for key in case if key != "executor"})
         try:
-            accuracies = {
-                "cpu": fedbench.play(scenario, device="cpu", executor="loop").result.accuracy,
-                engine: fedbench.play(scenario, device=job.device, executor=engine).result.accuracy,
-            }
+            there = fedbench.play(scenario, device=job.device, executor=case["executor"])
         except (RuntimeError, FedbenchError) as error:
-            failed.append(entry)
-            note(entry, {"error": f"{type(error).__name__}: {error}"})
+            failed.append(name)
+            note(name, {"error": f"{type(error).__name__}: {error}", "at": raised_at(error)})
             continue
-        note(entry, accuracies)
+        here = fedbench.play(scenario, device="cpu", executor="loop")
+        note(name, {"cpu": here.result.accuracy, "device": there.result.accuracy})
     if failed:
         raise Wrong(f"runs that did not end: {'; '.join(failed)}")
+
+
+def every_case() -> dict[str, dict[str, Any]]:
+    """Scenarios with every plug-in, which the tests of the second device play, and the searches."""
+    sys.path.append(str(ROOT / "tests"))
+    from second_device_runs import SCENARIO
+    from test_second_device import CASES
+
+    names = ("protocol", "attack", "defense")
+    searches = {" ".join(words): dict(zip(names, words, strict=True)) for words in SEARCHES}
+    few = {"executor": "padded", "per_round": 10}
+    cases = CASES | {name: few | search for name, search in searches.items()}
+    return {name: SCENARIO | case for name, case in cases.items()}
 
 
 def some(names: Sequence[Any], job: Job, few: int) -> Iterator[Any]:

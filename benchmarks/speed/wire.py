@@ -38,9 +38,9 @@ TESTED = 2000  # samples of an evaluation
 Work = Callable[[], object]
 
 
-def sent(protocol: str, model: str, clients: int) -> Payload:
+def sent(protocol: str, model: str, clients: int, device: str = "cpu") -> Payload:
     """Messages of clients that have trained one step."""
-    setup = ready(protocol, model, Plan(clients, samples=8), "cpu", "loop")
+    setup = ready(protocol, model, Plan(clients, samples=8), device, "loop")
     state = begin(setup)
     ids = setup.sample(0)
     _, broadcast = send(setup, state.server, ids, 0)

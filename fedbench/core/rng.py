@@ -172,6 +172,31 @@ def _folded(seed: Tensor, word: int | Tensor) -> Tensor:
     return _mix_torch(_mix_torch(seed + _signed(_GAMMA)) ^ word)
 
 
+class _Quarters(torch.autograd.Function):
+    """Each 64-bit word as four numbers of 16 bits, in float32.
+
+    Before torch 2.13 ``vmap`` has no rule for a view in another type, so it is given here.
+    """
+
+    @staticmethod
+    def forward(words: Tensor) -> Tensor:
+        return words.view(torch.uint16).to(torch.float32)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int], words: Tensor) -> tuple[Tensor, int]:
+        return _quarters(words.movedim(in_dims[0], 0).contiguous()), 0
+
+
+def _quarters(words: Tensor) -> Tensor:
+    """``(..., 4 k)`` float32 of the 16-bit parts of ``(..., k)`` int64, the lowest first."""
+    quarters: Tensor = _Quarters.apply(words)  # type: ignore[no-untyped-call]
+    return quarters
+
+
 @dataclass(frozen=True)
 class Secret:
     """Root of a run's keys, which are derived from it one way, by name; no plug-in gets one.
@@ -324,7 +349,7 @@ class Key:
         if self._of_numpy(words.device) is not None:
             parts = words.numpy().view(np.uint16)[:count].astype(np.float32)
             return torch.from_numpy(parts).reshape(shape)
-        return words.view(torch.uint16)[:count].to(torch.float32).reshape(shape)
+        return _quarters(words)[:count].reshape(shape)
 
     def coins(self, p: Tensor) -> Tensor:
         """Draw a bool of the shape of ``p``: True with probability ``p``, rounded up to 2**-16.
@@ -437,7 +462,7 @@ def coins(keys: Sequence[Key], chances: Sequence[Tensor]) -> list[Tensor]:
     device = chances[0].device
     counts = tuple(-(-p.numel() // 4) for p in chances)
     seeds = [key.tensor(device).expand(count) for key, count in zip(keys, counts, strict=True)]
-    shorts = _mix_torch(_counters(counts, device) + torch.cat(seeds)).view(torch.uint16)
-    uniform = shorts.to(torch.float32).mul_(2.0**-16)
+    words = _mix_torch(_counters(counts, device) + torch.cat(seeds))
+    uniform = _quarters(words).mul_(2.0**-16)
     draws = torch.split(uniform, [4 * count for count in counts])
     return [draw[: p.numel()].reshape(p.shape) < p for draw, p in zip(draws, chances, strict=True)]

@@ -1,0 +1,257 @@
+"""Stages of an acceptance run that say where time and memory of a device go, beside `gpu_stages`.
+
+They measure what the page on performance counts or predicts where there is no GPU: kernels of a
+step, waits of a round, messages on all threads, coarser products, memory that runs out, and two
+workers of a sweep on one GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from gpu_report import SECONDS
+from gpu_stages import CLASSES, QUICK, ROOT, STEPS, Job, Note, Training, Wrong, cohort, some
+from paired import timer
+from round_phases import Plan, ready
+from torch.profiler import ProfilerActivity, profile
+
+from fedbench.api import Shared
+from fedbench.core import registry
+from fedbench.core.devices import finish, memory, multiplies_in_tf32, replays_graphs
+from fedbench.core.rng import Key
+from fedbench.executors.factory import executor, seconds
+from fedbench.executors.training import Schedule
+from fedbench.experiment.prepare import choose_device, prepare
+from fedbench.experiment.scenario import Scenario
+from fedbench.run import begin, play_round
+
+LONGEST = 10  # kernels of a step that are named
+LAYER = 1_605_632  # weights of lenet's largest layer
+PROFILED = (
+    Training("lenet", "fedavg", 8),
+    Training("lenet", "fsl", 8),
+    Training("lenet", "fedpm", 8),
+    Training("conv4", "fedavg", 32),
+)
+COARSE = (Training("lenet", "fedavg", 32), Training("conv4", "fedavg", 32))
+SENT = ("fsl", "signsgd", "drive", "qsgd", "fedpm", "fedmrn", "fedavg")
+WAITED = ("fedavg", "fsl", "fedpm", "signsgd", "drive", "eden", "feddrop", "fedsparsify")
+SWEEP = """title = "two workers"
+seeds = [0, 1]
+[scenario]
+dataset = "digits"
+model = "micro"
+partition = "iid"
+clients = 12
+per_round = 6
+rounds = 3
+[[grid]]
+protocol = ["fedavg", "fsl"]
+defense = ["own"]
+attack = ["none"]
+"""
+
+
+def kernels(job: Job, note: Note) -> None:
+    """Name the kernels that take the time of a step, and time those that predictions hang on."""
+    where = choose_device(job.device)
+    kinds = {"cuda": ProfilerActivity.CUDA, "cpu": ProfilerActivity.CPU}
+    for training in QUICK[:1] if job.quick else PROFILED:
+        network = registry.load("model", training.model).build(training.image, CLASSES)
+        protocol = registry.load("protocol", training.protocol)
+        schedule = Schedule(1, training.batch)
+        way = executor("padded", protocol, Shared(network, 1, where), schedule, training.clients)
+        clients = cohort(training, way, STEPS * training.batch)
+        way.train(clients)
+        finish(where)
+        with profile(activities=[kinds[where.type]]) as seen:
+            way.train(clients)
+            finish(where)
+        events = [e for e in seen.events() if e.device_type.name.lower() == where.type]
+        took: Counter[str] = Counter()
+        for event in events:
+            took[event.name[:100]] += event.time_range.elapsed_us()
+        longest = {name: us / STEPS / 1e3 for name, us in took.most_common(LONGEST)}
+        found = {"kernels a step": len(events) / STEPS, "ms a step": sum(took.values()) / 1e3}
+        found["ms a step"] /= STEPS
+        note(training.name, {**found, "longest, ms a step": longest})
+    alone(where, job, note)
+
+
+def alone(where: torch.device, job: Job, note: Note) -> None:
+    """Time selections and draws in the shape of 25 clients of lenet's largest layer."""
+    n, width = (2, 1000) if job.quick else (25, LAYER)
+    x = Key(1).uniform(n, width, device=where)
+    keep = width // 2
+    order = x.argsort(dim=1)
+    seeds = torch.arange(n, device=where)
+    works: dict[str, Callable[[], object]] = {
+        "topk, amin": lambda: x.topk(keep, dim=1, sorted=False).values.amin(dim=1),
+        "kthvalue": lambda: x.kthvalue(width - keep + 1, dim=1).values,
+        "sort": lambda: x.sort(dim=1),
+        "stable argsort": lambda: x.argsort(dim=1, stable=True),
+        "scatter": lambda: torch.empty_like(order).scatter_(1, order, order),
+        "coins": lambda: torch.vmap(lambda seed, p: Key(seed).coins(p))(seeds, x),
+        "bernoulli": lambda: torch.vmap(lambda seed, p: Key(seed).bernoulli(p))(seeds, x),
+        "copy": lambda: x.clone(),
+    }
+    for name, work in works.items():
+        note(f"{name}, ms", timer(work).blocked_autorange(min_run_time=0.05).median / SECONDS)
+
+
+def waits(job: Job, note: Note) -> None:
+    """Count where the second round of a run waits for CUDA, by line; other devices do not tell."""
+    where = choose_device(job.device)
+    for protocol in some(WAITED, job, 1):
+        scenario = Scenario(
+            protocol=protocol, clients=25, per_round=25, rounds=9, eval_every=9, partition="iid"
+        )
+        setup = prepare(scenario, job.device, "stacked")
+        state = begin(setup)
+        play_round(setup, state, 0)
+        with lines_that_wait(where) as lines:
+            play_round(setup, state, 1)
+        note(protocol, {"waits": sum(lines.values()), "lines": dict(lines)})
+
+
+@contextmanager
+def lines_that_wait(device: torch.device) -> Iterator[Counter[str]]:
+    """Collect the lines at which torch says that the processor waits for a CUDA device."""
+    lines: Counter[str] = Counter()
+    if not replays_graphs(device):
+        yield lines
+        return
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield lines
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    for warning in caught:
+        if "synchroniz" in str(warning.message):
+            lines[f"{Path(warning.filename).name}:{warning.lineno}"] += 1
+
+
+def wire(job: Job, note: Note) -> None:
+    """Time messages of 25 clients of lenet to bytes and back, as a round does on this machine."""
+    from wire import sent
+
+    where = choose_device(job.device)
+    model, n = ("micro", 2) if job.quick else ("lenet", 25)
+    for protocol in some(SENT, job, 1):
+        message = sent(protocol, model, n, job.device)
+        packets = message.encode()
+
+        def back(message: Any = message, packets: Any = packets) -> None:
+            type(message).decode(packets, message.spec, where)
+            finish(where)
+
+        took = {"encode": median(message.encode), "decode": median(back)}
+        found = {"seconds": sum(took.values()), "threads": torch.get_num_threads()}
+        note(f"{model} {protocol}", found | took)
+
+
+def median(work: Callable[[], object], turns: int = 5) -> float:
+    """Median wall time of a call, after one that warms up."""
+    work()
+    times = []
+    for _ in range(turns):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def precision(job: Job, note: Note) -> None:
+    """Time a step whose products are in TF32 and in bfloat16 beside float32."""
+    where = choose_device(job.device)
+    names = ("fp32", "tf32", "bf16") if multiplies_in_tf32(where) else ("fp32", "bf16")
+    engine = "recorded" if replays_graphs(where) else "padded"
+    for training in QUICK[:1] if job.quick else COARSE:
+        network = registry.load("model", training.model).build(training.image, CLASSES)
+        parts = (registry.load("protocol", training.protocol), Shared(network, 1, where))
+        schedule = Schedule(1, training.batch)
+        found = {}
+        for name in names:
+            way = executor(engine, *parts, schedule, training.clients, precision=name)
+            clients = cohort(training, way, STEPS * training.batch)
+            took = [seconds(way, clients) for _ in range(5)]
+            found[f"{name}, seconds a step"] = min(took) / STEPS
+        note(training.name, found)
+
+
+def out_of_memory(job: Job, note: Note) -> None:
+    """Leave too little memory for a launch of all clients: half as many train, with a warning."""
+    where = choose_device(job.device)
+    if where.type != "cuda":
+        note("not measured", "a limit on memory is CUDA's")
+        return
+    training = Training("lenet", "fedavg", 8)
+    network = registry.load("model", training.model).build(training.image, CLASSES)
+    parts = (registry.load("protocol", training.protocol), Shared(network, 1, where))
+    way, again = (executor("padded", *parts, Schedule(1, 8), training.clients) for _ in range(2))
+    clients = cohort(training, way, STEPS * training.batch)
+    torch.cuda.reset_peak_memory_stats(where)
+    before = torch.cuda.memory_allocated(where)
+    expected = way.train(clients)[0]
+    most = torch.cuda.max_memory_allocated(where) - before
+    del way
+    torch.cuda.empty_cache()
+    limit = torch.cuda.memory_reserved(where) + 0.75 * most
+    # what it fits into is asked for before memory is short, as in a run that others join
+    assert again.width >= training.clients  # type: ignore[attr-defined]
+    torch.cuda.set_per_process_memory_fraction(limit / memory(where))
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = again.train(clients)[0]
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    said = [str(w.message) for w in caught if "memory ran out" in str(w.message)]
+    apart = float((found - expected).abs().max() / expected.abs().max())
+    note("halved", {"said": said, "apart": apart, "MiB of a launch": most / 2**20})
+    if not said or apart > 1e-4:
+        raise Wrong(f"memory ran out, and then: {said}, updates {apart:.1e} apart")
+
+
+def sweep(job: Job, note: Note) -> None:
+    """Play a small sweep with one worker and with two on the device: the same records."""
+    digests = {}
+    for workers in (1, 2):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "sweep.toml")
+            file.write_text(SWEEP)
+            store = Path(folder, "store")
+            words = ["sweep", file, "--out", store, "--device", job.device, "--workers", workers]
+            command = [sys.executable, "-m", "fedbench", *map(str, words)]
+            start = time.perf_counter()
+            done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+            took = time.perf_counter() - start
+            lines = (done.stdout + done.stderr).strip().splitlines()
+            found: dict[str, Any] = {"code": done.returncode, "seconds": took, "tail": lines[-6:]}
+            digests[workers] = accuracies(store)
+            note(f"{workers} workers", found | {"accuracies": digests[workers]})
+            if done.returncode:
+                raise Wrong(f"a sweep with {workers} workers ended with {done.returncode}")
+    if digests[1] != digests[2]:
+        raise Wrong("one worker and two found different accuracies")
+
+
+def accuracies(store: Path) -> Sequence[float]:
+    """Return the accuracies of the records in a store, in order of size."""
+    records = [json.loads(path.read_text()) for path in store.rglob("*.json")]
+    return sorted(record["result"]["accuracy"] for record in records if "result" in record)

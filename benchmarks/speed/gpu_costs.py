@@ -24,7 +24,6 @@ import torch
 from gpu_report import SECONDS
 from gpu_stages import CLASSES, QUICK, ROOT, STEPS, Job, Note, Training, Wrong, cohort, some
 from paired import timer
-from round_phases import Plan, ready
 from torch.profiler import ProfilerActivity, profile
 
 from fedbench.api import Shared

@@ -259,7 +259,7 @@ def test_a_form_is_that_of_its_layer_and_its_patches_count_in_the_footprint() ->
     def multiplies(forms: Forms, padding: int) -> bool:
         with torch.profiler.profile() as seen:
             forms(x, weight, padding=padding)
-        return "aten::im2col" in {event.name for event in seen.events() or []}
+        return "aten::unfold" in {event.name for event in seen.events() or []}
 
     assert multiplies(Forms(frozenset({layer})), 1)
     assert not multiplies(Forms(frozenset({layer})), 0)  # another geometry

@@ -72,11 +72,13 @@ def test_an_error_that_float32_hides_is_found(capsys: pytest.CaptureFixture[str]
 
 
 def test_rows_that_differ_in_any_respect_do_not_agree() -> None:
-    good = Comparison("p", "e", messages=0.0, decoded=True, updates=1e-9)
+    good = Comparison("p", "e", messages=0.0, decoded=True, values=2**-20, updates=1e-9)
     assert good.agrees
     wrong: list[Comparison] = [
         dataclasses.replace(good, messages=0.25),
         dataclasses.replace(good, decoded=False),
+        dataclasses.replace(good, values=2**-19),
+        dataclasses.replace(good, values=float("nan")),
         dataclasses.replace(good, updates=1.1e-9),
         dataclasses.replace(good, updates=float("nan")),
         dataclasses.replace(good, error="no such kernel"),
@@ -99,7 +101,7 @@ def test_memories_are_compared_as_updates_are() -> None:
     update = torch.ones(2, 3, dtype=torch.float64)
     memories = [{"seen": torch.tensor([1.0, 2.0], dtype=torch.float64)}, {}]
     other = [{"seen": torch.tensor([1.0, 1.0], dtype=torch.float64)}, {}]
-    mine = gpu_check.Sent(update, memories, [], update)
+    mine = gpu_check.Sent(update, memories, [], {}, update)
     assert gpu_check.distance(mine, dataclasses.replace(mine, memories=other)) == 1
     assert gpu_check.distance(mine, dataclasses.replace(mine, memories=memories)) == 0
 

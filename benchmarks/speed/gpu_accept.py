@@ -68,21 +68,21 @@ class Stage:
 
 
 STAGES = (
-    Stage(gpu_stages.device, 30),
-    Stage(gpu_stages.equality, 70),
-    Stage(gpu_stages.tests, 50),
-    Stage(gpu_stages.steps, 110),
-    Stage(gpu_stages.rounds, 40),
-    Stage(gpu_stages.dirichlet, 30),
-    Stage(gpu_stages.determinism, 30),
-    Stage(gpu_stages.pfl, 40),
-    Stage(gpu_costs.kernels, 20),
-    Stage(gpu_costs.waits, 15),
-    Stage(gpu_costs.wire, 25),
-    Stage(gpu_costs.precision, 15),
-    Stage(gpu_costs.out_of_memory, 10),
-    Stage(gpu_costs.sweep, 35),
-    Stage(gpu_stages.runs, 80),
+    Stage(gpu_stages.device, 6),
+    Stage(gpu_stages.equality, 66),
+    Stage(gpu_stages.tests, 52),
+    Stage(gpu_stages.steps, 115),
+    Stage(gpu_stages.rounds, 62),
+    Stage(gpu_stages.dirichlet, 16),
+    Stage(gpu_stages.determinism, 40),
+    Stage(gpu_stages.pfl, 44),
+    Stage(gpu_costs.kernels, 18),
+    Stage(gpu_costs.waits, 12),
+    Stage(gpu_costs.wire, 34),
+    Stage(gpu_costs.precision, 10),
+    Stage(gpu_costs.out_of_memory, 8),
+    Stage(gpu_costs.sweep, 56),
+    Stage(gpu_stages.runs, 61),
 )
 
 

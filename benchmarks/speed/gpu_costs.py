@@ -28,10 +28,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from fedbench.api import Shared
 from fedbench.core import registry
+from fedbench.core.choices import Precision
 from fedbench.core.devices import finish, memory, multiplies_in_tf32, replays_graphs
 from fedbench.core.rng import Key
 from fedbench.executors.factory import executor, seconds
 from fedbench.executors.training import Schedule
+from fedbench.executors.vmap import Stacked
 from fedbench.experiment.prepare import choose_device, prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.run import begin, play_round
@@ -141,7 +143,7 @@ def lines_that_wait(device: torch.device) -> Iterator[Counter[str]]:
         finally:
             torch.cuda.set_sync_debug_mode(before)
     for warning in caught:
-        if "synchroniz" in str(warning.message):
+        if "called a synchronizing" in str(warning.message):
             lines[f"{Path(warning.filename).name}:{warning.lineno}"] += 1
 
 
@@ -178,7 +180,9 @@ def median(work: Callable[[], object], turns: int = 5) -> float:
 def precision(job: Job, note: Note) -> None:
     """Time a step whose products are in TF32 and in bfloat16 beside float32."""
     where = choose_device(job.device)
-    names = ("fp32", "tf32", "bf16") if multiplies_in_tf32(where) else ("fp32", "bf16")
+    names: list[Precision] = ["fp32", "bf16"]
+    if multiplies_in_tf32(where):
+        names.append("tf32")
     engine = "recorded" if replays_graphs(where) else "padded"
     for training in QUICK[:1] if job.quick else COARSE:
         network = registry.load("model", training.model).build(training.image, CLASSES)
@@ -199,30 +203,49 @@ def out_of_memory(job: Job, note: Note) -> None:
     if where.type != "cuda":
         note("not measured", "a limit on memory is CUDA's")
         return
+    for engine in ("padded", "recorded"):
+        halved(engine, where, note)
+
+
+def halved(engine: str, where: torch.device, note: Note) -> None:
+    """Train by an executor in enough memory, and in less and less until it runs out."""
     training = Training("lenet", "fedavg", 8)
     network = registry.load("model", training.model).build(training.image, CLASSES)
     parts = (registry.load("protocol", training.protocol), Shared(network, 1, where))
-    way, again = (executor("padded", *parts, Schedule(1, 8), training.clients) for _ in range(2))
+
+    def fresh() -> Stacked:
+        made = executor(engine, *parts, Schedule(1, 8), training.clients)
+        assert isinstance(made, Stacked)
+        # What fits is asked for before memory is short, as in a run that others join.
+        assert made.width >= training.clients
+        return made
+
+    way = fresh()
     clients = cohort(training, way, STEPS * training.batch)
-    torch.cuda.reset_peak_memory_stats(where)
-    before = torch.cuda.memory_allocated(where)
-    expected = way.train(clients)[0]
-    most = torch.cuda.max_memory_allocated(where) - before
-    del way
     torch.cuda.empty_cache()
-    limit = torch.cuda.memory_reserved(where) + 0.75 * most
-    # what it fits into is asked for before memory is short, as in a run that others join
-    assert again.width >= training.clients  # type: ignore[attr-defined]
-    torch.cuda.set_per_process_memory_fraction(limit / memory(where))
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            found = again.train(clients)[0]
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-    said = [str(w.message) for w in caught if "memory ran out" in str(w.message)]
+    torch.cuda.reset_peak_memory_stats(where)
+    before = torch.cuda.memory_reserved(where)
+    expected = way.train(clients)[0]
+    most = torch.cuda.max_memory_reserved(where) - before
+    del way
+    said: list[str] = []
+    for twentieths in range(19, 9, -1):
+        again = fresh()
+        torch.cuda.empty_cache()
+        limit = torch.cuda.memory_reserved(where) + twentieths * most / 20
+        torch.cuda.set_per_process_memory_fraction(limit / memory(where))
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                found = again.train(clients)[0]
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        said = [str(w.message) for w in caught if "memory ran out" in str(w.message)]
+        if said:
+            break
     apart = float((found - expected).abs().max() / expected.abs().max())
-    note("halved", {"said": said, "apart": apart, "MiB of a launch": most / 2**20})
+    found_out = {"said": said, "apart": apart, "MiB of a launch": most / 2**20}
+    note(engine, found_out | {"share of it": twentieths / 20})
     if not said or apart > 1e-4:
         raise Wrong(f"memory ran out, and then: {said}, updates {apart:.1e} apart")
 

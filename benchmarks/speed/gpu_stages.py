@@ -38,7 +38,9 @@ from fedbench.experiment.prepare import choose_device
 Note = Callable[[str, Any], None]  # writes down an entry: its name, and what JSON can hold
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = 10
-STEPS = 4  # local steps of every client in a timing
+STEPS = 4  # local steps of every client where they differ, and where a step is counted
+TIMED = 16  # local steps of every client in a timing: one is recorded, the others are replayed
+FEW = 5  # clients that the loop trains in it: the time of all is that of these times their share
 TURNS = 3  # of all executors; ratios are medians of those of a turn
 PFL_ROUNDS = 1500  # of pfl-research's CIFAR-10 benchmark
 SEARCHES = (("fedavg", "dyn-opt", "trimmed-mean"), ("fedavg", "dyn-opt", "multi-krum"))
@@ -154,11 +156,12 @@ def steps(job: Job, note: Note) -> None:
     for training in QUICK if job.quick else TRAININGS:
         try:
             ways = executors(training, where, Schedule(1, training.batch))
-            clients = cohort(training, ways["loop"], STEPS * training.batch)
-            entry = timed(ways, clients, STEPS)
+            clients = cohort(training, ways["loop"], TIMED * training.batch)
+            entry = timed(ways, clients, TIMED, FEW)
             way = next((ways[name] for name in ways if name not in ("loop", "recorded")), None)
             if way is not None:
-                entry["work"] = dataclasses.asdict(counted(way, clients, STEPS))
+                few = cohort(training, ways["loop"], STEPS * training.batch)
+                entry["work"] = dataclasses.asdict(counted(way, few, STEPS))
         except RuntimeError as error:  # of the device: out of memory, for instance
             failed += 1
             entry = {"error": f"{type(error).__name__}: {error}", "at": raised_at(error)}
@@ -179,15 +182,25 @@ def cohort(training: Training, loop: Executor, samples: int) -> list[Client]:
     return strangers(loop.protocol, loop.shared, training.clients, samples)
 
 
-def timed(ways: Mapping[str, Executor], clients: Sequence[Client], steps: float) -> dict[str, Any]:
+def timed(
+    ways: Mapping[str, Executor], clients: Sequence[Client], steps: float, few: int | None = None
+) -> dict[str, Any]:
     """Return seconds of one of ``steps`` by each executor, and the fastest beside the loop.
 
-    All are warm, take turns, and are done when the device is.
+    All are warm, take turns, and are done when the device is. Of equal clients the loop may train
+    a ``few``, and its time is that of all.
     """
+    alone = clients[:few]
+
+    def took(name: str) -> float:
+        if name != "loop":
+            return seconds(ways[name], clients)
+        return seconds(ways[name], alone) * len(clients) / len(alone)
+
     for name, way in ways.items():
         for _ in range(1 if name == "loop" else LAUNCHES):
             seconds(way, clients[:2] if name == "loop" else clients)
-    turns = [{name: seconds(way, clients) for name, way in ways.items()} for _ in range(TURNS)]
+    turns = [{name: took(name) for name in ways} for _ in range(TURNS)]
     ratios = {name: statistics.median(turn["loop"] / turn[name] for turn in turns) for name in ways}
     fastest = max(ratios, key=ratios.__getitem__)
     return {
@@ -241,7 +254,7 @@ def pfl(job: Job, note: Note) -> None:
     best = float("inf")
     for name in available(choose_device(job.device)):
         setup = fedbench_round.prepared(size, name, device=job.device)
-        _, measured = fedbench_round.timed(setup, 1 if job.quick else 20)
+        _, measured = fedbench_round.timed(setup, 1 if job.quick else 10)
         each = statistics.median(measured["seconds"])
         note(name, {"seconds": each, "clients": measured["clients"]})
         best = min(best, each)

@@ -1,5 +1,6 @@
 """Copies to a device: of a tensor without a wait, and of values that hold tensors."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,29 @@ def sent(x: Tensor, device: torch.device | str) -> Tensor:
     it would not know when the copy can be read, so there it waits.
     """
     return x.to(device, non_blocking=accelerated(torch.device(device)))
+
+
+def staging(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return empty memory of the CPU, for CUDA of a kind that it reads and writes by itself.
+
+    From other memory a driver copies to such first, a piece at a time.
+    """
+    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
+
+
+def fetched(x: Tensor) -> Tensor:
+    """Return ``x`` on the CPU; the processor waits until it is there."""
+    if not accelerated(x.device):
+        return x
+    return staging(x.shape, x.dtype, x.device).copy_(x)
+
+
+def stacked_on(rows: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Return rows ``(k, ...)`` of the CPU, one after the other, on the device."""
+    if not accelerated(device):
+        return torch.cat(list(rows)) if len(rows) > 1 else rows[0]
+    shape = torch.Size((sum(map(len, rows)), *rows[0].shape[1:]))
+    return sent(torch.cat(list(rows), out=staging(shape, rows[0].dtype, device)), device)
 
 
 def on_device(value: Any, device: torch.device) -> Any:

@@ -16,7 +16,7 @@ from torch.nn.functional import conv2d
 
 from fedbench.api import Batches, Memory, hooks
 from fedbench.core.copies import sent
-from fedbench.core.devices import accelerated, usable_memory
+from fedbench.core.devices import accelerated, replays_graphs, usable_memory
 from fedbench.core.rng import Key, seeds_of
 from fedbench.core.trees import Tree
 from fedbench.executors import training
@@ -27,7 +27,7 @@ from fedbench.models.network import Convolve, Network, saved_bytes
 
 BUDGET = 1 << 29  # bytes of a launch on a CPU, where more gain nothing
 SHARE = 0.4  # of an accelerator's memory that a launch may take
-TIMED = 8  # largest number of clients of a convolution that is timed
+TIMED = 32  # largest number of clients of a convolution that is timed
 # Time of a launch's step beside that of one client in it: with more, longer launches are better.
 OVERHEAD = 8.0  # on a CPU (benchmarks/uneven.py)
 DEVICE_OVERHEAD = 64.0  # on an accelerator, where it was not measured
@@ -140,7 +140,8 @@ class Stacked(training.Executor):
         """The faster form of every layer, see `fedbench.executors.conv_kernels`."""
         clients = min(self._width(conv2d), TIMED)
         half = self.precision == "bf16"
-        load = Load(self.shared.device, clients, self.schedule.batch_size, half)
+        replayed = replays_graphs(self.shared.device) and self.play is not None
+        load = Load(self.shared.device, clients, self.schedule.batch_size, half, replayed)
         return chosen(self.shared.network, load)
 
     def _launch(self, clients: Sequence[training.Client], padded: bool) -> tuple[Tensor, Memory]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedbench.core.choices import Checks
-from fedbench.core.copies import sent
+from fedbench.core.copies import fetched, sent, stacked_on
 from fedbench.core.devices import accelerated
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.threads import each
@@ -138,7 +138,7 @@ class Payload(ABC):
 
     def encode(self) -> list[Packet]:
         """Return one packet per row; canonical: equal messages have equal bytes."""
-        here = {name: x.cpu() for name, x in self.travelling().items()}
+        here = {name: fetched(x) for name, x in self.travelling().items()}
 
         def packet(row: int) -> Packet:
             own = {name: x[row : row + 1] for name, x in here.items()}
@@ -166,11 +166,14 @@ class Payload(ABC):
         shared = cls.shared_out
         decoded = each(decode_one, packets) if shared else list(map(decode_one, packets))
         accepted = torch.tensor([row is not None for row in decoded], dtype=torch.bool)
-        rows = [row for row in decoded if row is not None]
+        rows = [row._tensors() for row in decoded if row is not None]
         if not rows:
             return None, accepted
-        stacked = {name: sent(x, device) for name, x in joined(rows)._tensors().items()}
-        return dataclasses.replace(rows[0], **stacked), accepted
+        stacked = {
+            name: stacked_on([row[name] for row in rows], torch.device(device)) for name in rows[0]
+        }
+        first = next(row for row in decoded if row is not None)
+        return dataclasses.replace(first, **stacked), accepted
 
     @classmethod
     def _decoded(cls, packet: Packet, spec: Spec) -> Self | None:

@@ -106,7 +106,9 @@ class Levels(Payload):
 
     def values(self) -> Tensor:
         """Return the scaled levels, then the floats, ``(n, d + p)`` float32."""
-        x = self.levels.to(torch.float32).div_(self.top).mul_(spread(self.scales, self.lengths))
+        x = self.levels.to(torch.float32)
+        x.div_(x.new_full((), self.top))  # by a number CUDA multiplies with its rounded inverse
+        x.mul_(spread(self.scales, self.lengths))
         return torch.cat([x, self.rest], dim=1)
 
     def nearest(self, values: Tensor) -> Self:

@@ -9,9 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbench.core.copies import fetched, sent, staging
 from fedbench.core.devices import accelerated
+from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.threads import each
 from fedbench.payload.base import Payload, Spec
-from fedbench.payload.packets import Bytes, Packet, Part, join, pack
+from fedbench.payload.packets import Bytes, Packet, Part, join, pack, split
 
 
 def pack_rows(symbols: Tensor, width: int) -> Tensor:
@@ -42,6 +45,50 @@ def unpack_bits(data: Tensor, count: int) -> Tensor:
         return torch.from_numpy(bits.view(np.bool_))
     places = torch.arange(7, -1, -1, dtype=torch.uint8, device=data.device)
     return (data[:, :, None] >> places & 1).flatten(1)[:, :count].to(torch.bool)
+
+
+def unpack_rows(data: Tensor, count: int, width: int) -> Tensor:
+    """Return the rows ``(n, count)`` int32 that `pack_rows` packed, ``width`` bits a symbol.
+
+    >>> unpack_rows(torch.tensor([[171, 128], [0, 128]], dtype=torch.uint8), 3, 3).tolist()
+    [[5, 2, 7], [0, 0, 1]]
+    """
+    n = len(data)
+    count_of_groups = -(-count // 8)
+    padded = torch.nn.functional.pad(data, (0, count_of_groups * width - data.shape[1]))
+    groups = padded.reshape(n, count_of_groups, width)
+    kind = torch.int32 if width <= 24 else torch.int64  # a byte reaches up to 7 bits beyond
+    symbols = torch.zeros(n, count_of_groups, 8, dtype=torch.int32, device=data.device)
+    for i in range(8 if width else 0):
+        stop = (i + 1) * width
+        symbol = torch.zeros(n, count_of_groups, dtype=kind, device=data.device)
+        for byte in range(i * width // 8, -(-stop // 8)):
+            shift = stop - 8 * (byte + 1)  # how far the byte is from the symbol's end
+            bits = groups[:, :, byte].to(kind)
+            symbol.bitwise_or_(bits << shift if shift >= 0 else bits >> -shift)
+        symbols[:, :, i] = symbol.bitwise_and_((1 << width) - 1)
+    return symbols.flatten(1)[:, :count]
+
+
+def strings_of(packets: Sequence[Packet], lengths: list[int]) -> list[list[Bytes] | None]:
+    """Cut each packet into bit strings, see `split`; None for one that has another length."""
+
+    def strings(packet: Packet) -> list[Bytes] | None:
+        try:
+            return split(packet, lengths)
+        except IllegalPayloadError:
+            return None
+
+    return list(map(strings, packets))
+
+
+def stacked_bytes(rows: Sequence[list[Bytes]], device: torch.device) -> Tensor:
+    """Return the bit strings of each row one after the other, ``(n, bytes)`` on the device."""
+    width = sum(map(len, rows[0]))
+    here = staging(torch.Size((len(rows), width)), torch.uint8, device)
+    for out, strings in zip(here.numpy(), rows, strict=True):
+        np.concatenate(strings, out=out)
+    return sent(here, device)
 
 
 class PackedRows(Payload):
@@ -80,11 +127,14 @@ class PackedRows(Payload):
         symbols = tensors.pop(self.packed_field)
         here = {name: x.cpu() for name, x in tensors.items()} | {self.packed_field: symbols}
 
-        def packet(row: int, data: Bytes) -> Packet:
+        def packet(row: int) -> Packet:
+            data = packed[row]
             own = dataclasses.replace(self, **{name: x[row : row + 1] for name, x in here.items()})
             return join(own.parts_around(list(zip(np.split(data, ends), bits, strict=True))))
 
-        return [packet(row, data) for row, data in enumerate(torch.cat(strings, 1).cpu().numpy())]
+        packed = fetched(torch.cat(strings, 1)).numpy()
+        rows = range(len(packed))
+        return each(packet, rows) if self.shared_out else list(map(packet, rows))
 
 
 class PackedBits(PackedRows):

@@ -1,8 +1,9 @@
 """Rankings: per layer a permutation of its edges, least important first, or the end of one."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from fedbench.core.devices import accelerated
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.scatter import scatter_distinct
 from fedbench.payload.base import Spec, require_form
-from fedbench.payload.packed_rows import PackedRows
+from fedbench.payload.packed_rows import PackedRows, stacked_bytes, strings_of, unpack_rows
 from fedbench.payload.packets import Packet, index_width, split, unpack
 
 
@@ -71,6 +72,41 @@ def reputation(
     return out
 
 
+class EdgeLayer(NamedTuple):
+    """Edges of a layer that are sent: out of so many, how many, and the bits of each."""
+
+    size: int
+    kept: int
+    width: int
+
+    @property
+    def bits(self) -> int:
+        """Bits of the layer in a message."""
+        return self.kept * self.width
+
+
+def edge_layers(spec: Spec) -> list[EdgeLayer]:
+    """Return the layers of messages of that form, in order."""
+    sizes = spec["sizes"]
+    counts = ({"kept": sizes} | spec)["kept"]  # a whole ranking has no such field
+    layers = zip(sizes, counts, strict=True)
+    return [EdgeLayer(size, count, index_width(size)) for size, count in layers]
+
+
+def all_distinct(edges: Tensor, size: int) -> Tensor:
+    """Return the rows ``(n,)`` bool of ``edges (n, count)`` that differ and are below ``size``.
+
+    >>> all_distinct(torch.tensor([[2, 0], [1, 1], [0, 3]]), 3).tolist()
+    [True, False, False]
+    """
+    n, count = edges.shape
+    named = torch.zeros(n, size, dtype=torch.bool, device=edges.device)
+    places = edges.clamp(max=size - 1).to(torch.int64)
+    scatter_distinct(named, 1, places, torch.ones_like(places, dtype=torch.bool))
+    below = (edges < size).all(dim=1)
+    return below & (named.sum(dim=1, dtype=torch.int32) == count)
+
+
 @dataclass(frozen=True, eq=False)
 class _EdgeLists(PackedRows):
     """``symbols (n, sum counts)`` int32: the last edges of a permutation of each layer."""
@@ -115,15 +151,40 @@ class _EdgeLists(PackedRows):
         return list(zip(self.counts, map(index_width, self.sizes), strict=True))
 
     @classmethod
+    def decode(
+        cls, packets: Sequence[Packet], spec: Spec, device: torch.device | str = "cpu"
+    ) -> tuple[Self | None, Tensor]:
+        """Return the legal messages and which they are; an accelerator unpacks and checks rows."""
+        device = torch.device(device)
+        if not accelerated(device):
+            return super().decode(packets, spec, device)
+        layers = edge_layers(spec)
+        coded = strings_of(packets, [layer.bits for layer in layers])
+        accepted = torch.tensor([strings is not None for strings in coded], dtype=torch.bool)
+        if not accepted.any():
+            return None, accepted
+        rows = [strings for strings in coded if strings is not None]
+        lengths = [-(-layer.bits // 8) for layer in layers]
+        data = torch.split(stacked_bytes(rows, device), lengths, dim=1)
+        edges = [
+            unpack_rows(string, layer.kept, layer.width)
+            for string, layer in zip(data, layers, strict=True)
+        ]
+        received = cls(**spec | {"symbols": torch.cat(edges, dim=1)})
+        checks = [all_distinct(x, layer.size) for x, layer in zip(edges, layers, strict=True)]
+        legal = torch.stack(checks).all(dim=0).cpu()
+        accepted[accepted.clone()] = legal
+        if not legal.any():
+            return None, accepted
+        return received if legal.all() else received.take(legal.nonzero()[:, 0]), accepted
+
+    @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
         """Return the row; an edge that is out of range or named twice is illegal."""
-        sizes = spec["sizes"]
-        counts = ({"kept": sizes} | spec)["kept"]  # a whole ranking has no such field
-        widths = [index_width(size) for size in sizes]
-        lengths = [count * width for count, width in zip(counts, widths, strict=True)]
         layers = []
-        coded = zip(split(packet, lengths), counts, widths, sizes, strict=True)
-        for data, count, width, size in coded:
+        described = edge_layers(spec)
+        strings = split(packet, [layer.bits for layer in described])
+        for data, (size, count, width) in zip(strings, described, strict=True):
             layer = unpack(data, count, width)
             if count and int(layer.max()) >= size:
                 raise IllegalPayloadError(f"an edge must be below {size}, got {int(layer.max())}")

@@ -102,7 +102,7 @@ def hard_concrete(log_alpha: Tensor, u: Tensor) -> Tensor:
         Louizos, Welling and Kingma, "Learning Sparse Neural Networks through L0 Regularization",
         ICLR 2018, https://arxiv.org/abs/1712.01312, equations 10 and 11; constants as there.
     """
-    s = torch.sigmoid((torch.logit(u, _MARGIN) + log_alpha) / BETA)
+    s = torch.sigmoid((torch.logit(u.to(log_alpha), _MARGIN) + log_alpha) / BETA)
     return (s * (ZETA - GAMMA) + GAMMA).clamp(0, 1)
 
 

@@ -223,6 +223,13 @@ def test_faster_forms_are_found_once_and_a_cpu_groups_without_asking(
         form(4, never, never)
 
 
+def test_a_form_whose_patches_do_not_fit_is_not_taken(answers: Path) -> None:
+    def too_large(*args: object, **kwargs: object) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    assert form(3, slowly, too_large).multiplied == set()
+
+
 def test_each_layer_has_its_own_answer(answers: Path) -> None:
     network = registry.load("model", "micro").build((1, 28, 28), 10)
     first = geometries(network)[0]

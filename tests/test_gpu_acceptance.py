@@ -19,7 +19,7 @@ import gpu_report
 import gpu_stages
 import pytest
 import torch
-from gpu_accept import Stage, end_group, followed, play, started
+from gpu_accept import Stage, end_group, followed, last_second, play, started
 from gpu_check import CPU, TOLERANCE, Comparison, apart, compare, unequal
 from gpu_predict import predicted
 from gpu_report import TARGETS, TIMES, Outcome, Target, content, with_roofline
@@ -342,3 +342,10 @@ def test_the_file_of_a_run_on_an_accelerator_is_named_by_it_and_the_day(
     monkeypatch.setattr(torch, "get_device_module", lambda device: driver)
     file = gpu_accept.named(torch.device("cuda"), "2026-11-25T17:07:44+00:00")
     assert file == gpu_accept.RESULTS / "accept-nvidia-h200-nvl-2026-11-25.json"
+
+
+def test_a_slow_stage_has_twice_its_share_and_no_stage_more_than_the_whole() -> None:
+    assert last_second(40, share=30, end=90, whole=500) == 100  # begun in time: what is left, too
+    assert last_second(20, share=30, end=90, whole=500) == 90
+    assert last_second(80, share=30, end=90, whole=500) == 140  # begun late
+    assert last_second(490, share=30, end=90, whole=500) == 500

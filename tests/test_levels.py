@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.rng import Key
@@ -329,6 +330,26 @@ def test_values_are_levels_over_the_top_times_the_scale_of_their_bucket() -> Non
     assert payload.values().tolist() == [[1.0, -0.5, 0.5, 0.0, 3.0, 8.0, -4.0, 9.0]]
     assert payload.headers()["scales"].tolist() == [[1.0, 2.0, 4.0, -8.0]]
     assert not payload.bounded
+
+
+def test_no_device_is_asked_to_divide_levels_by_a_number() -> None:
+    class Quotients(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        """Notes what is divided by: CUDA rounds the inverse of a number before it multiplies."""
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func.overloadpacket in (torch.ops.aten.div, torch.ops.aten.div_):
+                divisors.append(args[1])
+            return func(*args, **(kwargs or {}))
+
+    divisors: list[object] = []
+    parts: dict[str, Any] = {"top": 7, "bucket": 0, "sizes": (3,), "rest": [[]]}
+    payload = levels([[4, -2, 1]], [[3.0]], **parts)
+    with Quotients():
+        payload.values()
+    assert divisors
+    assert all(isinstance(x, torch.Tensor) for x in divisors)
 
 
 def test_nearest_keeps_the_scales_and_says_nothing_where_there_is_none() -> None:

@@ -11,8 +11,9 @@ from second_device_runs import PACKED, Process, packed_messages
 
 from fedbench.core.devices import accelerated
 from fedbench.core.rng import Key
-from fedbench.payload import SignBits, packed_rows
-from fedbench.payload.packed_rows import pack_rows, unpack_bits
+from fedbench.payload import Payload, SignBits, packed_rows, rankings
+from fedbench.payload.base import identical
+from fedbench.payload.packed_rows import pack_rows, unpack_bits, unpack_rows
 from fedbench.payload.packets import Packet, pack
 
 
@@ -23,6 +24,14 @@ def test_rows_are_packed_as_one_by_one(width: int, count: int, n: int, seed: int
     assert packed.shape == (n, -(-count * width // 8))
     for row, data in zip(symbols, packed, strict=True):
         assert np.array_equal(pack(row.numpy(), width)[0], data.numpy())
+
+
+@given(st.integers(0, 31), st.integers(0, 70), st.integers(0, 3), st.integers(0, 2**32))
+def test_rows_are_unpacked_as_one_by_one(width: int, count: int, n: int, seed: int) -> None:
+    symbols = (Key(seed).bits(n * count) & ((1 << width) - 1)).reshape(n, count).to(torch.int32)
+    unpacked = unpack_rows(pack_rows(symbols, width), count, width)
+    assert unpacked.dtype == torch.int32
+    assert torch.equal(unpacked, symbols)
 
 
 @given(st.integers(0, 70), st.integers(0, 3), st.integers(0, 2**32))
@@ -43,9 +52,11 @@ COPIED = {
     "scaled signs": (5 * (26 + 2 * 4 + 3 * 4), 5 * (26 + 2 * 4 + 3 * 4)),
     "masks": (5 * (26 + 3 * 4), 5 * (26 + 3 * 4)),
     "noise masks": (5 * (26 + 8 + 3 * 4), 5 * (26 + 8 + 3 * 4)),
-    "rankings": (5 * 203 * 4, 5 * (46 + 142)),  # 61 edges of six bits, 142 of eight
-    "best edges": (5 * 30 * 4, 5 * (8 + 20)),
+    # 61 edges of six bits, 142 of eight; then for each row whether it is legal.
+    "rankings": (5 * (46 + 142), 5 * (46 + 142 + 1)),
+    "best edges": (5 * (8 + 20), 5 * (8 + 20 + 1)),
 }
+JUDGED = ("rankings", "best edges")  # on the device
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +73,40 @@ def test_an_accelerator_sends_the_packets_of_the_cpu_and_copies_bytes_alone(
     name: str, answers: dict[str, dict[str, object]]
 ) -> None:
     down, up = COPIED[name]
-    fields = len(packed_messages()[name].travelling())  # each is copied once, for all rows
-    assert answers[name] == {"alike": True, "to device": down, "to host": up, "waits": fields}
+    waits = len(packed_messages()[name].travelling()) + (name in JUDGED)  # each copied at once
+    assert answers[name] == {"alike": True, "to device": down, "to host": up, "waits": waits}
+
+
+def by_way_of_an_accelerator(
+    form: Payload, packets: list[Packet]
+) -> tuple[Payload | None, torch.Tensor]:
+    """Decode by the lines that an accelerator takes, on the CPU."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rankings, "accelerated", lambda device: True)
+        return type(form).decode(packets, form.spec)
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_an_accelerator_refuses_the_rankings_that_the_cpu_refuses(name: str) -> None:
+    message = packed_messages()[name]
+    packets = message.encode()
+    bits = np.unpackbits(np.frombuffer(packets[1].data, np.uint8))
+    twice = np.concatenate([bits[6:12], bits[6:]])  # the second edge of the first layer, again
+    beyond = np.concatenate([np.ones(6, np.uint8), bits[6:]])  # edge 63 of 61
+    forged = [Packet(np.packbits(x).tobytes(), packets[1].bits) for x in (twice, beyond)]
+    short = Packet.raw(packets[2].data[:-1])
+    sent = [packets[0], forged[0], packets[1], forged[1], short, packets[2]]
+    here, accepted = type(message).decode(sent, message.spec)
+    there, also = by_way_of_an_accelerator(message, sent)
+    assert accepted.tolist() == also.tolist() == [True, False, True, False, False, True]
+    assert here is not None
+    assert there is not None
+    assert identical(here, there)
+    assert identical(here, message.take([0, 1, 2]))
+    for refused in ([forged[0]], [short], []):
+        nothing, none = by_way_of_an_accelerator(message, refused)
+        assert nothing is None
+        assert none.tolist() == [False] * len(refused)
 
 
 def test_a_message_that_is_refused_is_not_among_those_that_are_unpacked() -> None:

@@ -22,7 +22,7 @@ from fedbench.core import registry
 from fedbench.core.trees import Tree
 from fedbench.data.augmentation import CropFlip
 from fedbench.executors.conv_kernels import matrices
-from fedbench.executors.cuda_graphs import Work
+from fedbench.executors.cuda_graphs import CudaGraphs, Work
 from fedbench.executors.factory import measured, strangers
 from fedbench.executors.training import Client, Loop, Schedule, WrapGrad, untouched
 from fedbench.executors.vmap import Padded, Recorded
@@ -215,3 +215,33 @@ def test_a_step_that_waits_leaves_cuda_as_it_was() -> None:
     protocol = in_float64(FedAvg())
     expected = Padded(protocol, shared, MANY).train(clients)
     assert_rounded_alike(Recorded(protocol, shared, MANY).train(clients), expected)
+
+
+@CUDA
+def test_cuda_recordings_of_many_launches_take_the_memory_of_one() -> None:
+    shared = Shared(NETWORK, 3, choose_device("cuda"))
+    clients = example_clients(FedAvg(), shared)
+    recorded = Recorded(FedAvg(), shared, MANY)
+    reserved = []
+    for launches in (3, 40):  # more than torch has streams
+        for _ in range(launches):
+            recorded.train(clients)
+        reserved.append(torch.cuda.memory_reserved())
+    assert reserved[0] == reserved[1]
+
+
+@CUDA
+def test_a_cuda_recording_that_fails_leaves_stream_and_memory_to_the_next_one() -> None:
+    record = CudaGraphs()
+    x = torch.zeros(4, device=choose_device("cuda"))
+
+    def fails() -> None:
+        x.add_(1)
+        raise torch.OutOfMemoryError("nothing is left")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        record(fails)
+    again = record(lambda: [x.add_(1)].clear())
+    again()
+    again()
+    assert x.tolist() == [2.0] * 4  # a recording does nothing

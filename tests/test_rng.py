@@ -15,7 +15,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedbench.api import Shared
 from fedbench.core import registry, rng
-from fedbench.core.rng import Key, Secret, _gaussian_table, _siphash, _word, coins, seeds_of
+from fedbench.core.rng import (
+    Key,
+    Secret,
+    _gaussian_table,
+    _quarters,
+    _siphash,
+    _word,
+    coins,
+    seeds_of,
+)
 from fedbench.protocols.secure_sums import Symmetric, _skellam, binomial, skellam
 from fedbench.testing import NETWORK
 
@@ -91,6 +100,15 @@ def test_names_make_different_streams_and_order_counts() -> None:
     secret = Secret.of(0, "run")
     assert secret != Secret.of(0, "data")
     assert secret.key("client", 1, 2).seed != secret.key("client", 1, 3).seed
+
+
+def test_quarters_of_words_are_those_of_each_client_wherever_the_clients_are() -> None:
+    words = torch.tensor([[1, -1, 1 << 32], [5 << 16 | 7, 0, -(2**63)]])
+    each = torch.stack([_quarters(row) for row in words])
+    assert each[1, :4].tolist() == [7.0, 5.0, 0.0, 0.0]  # the lowest bits come first
+    assert each[1, 8:].tolist() == [0.0, 0.0, 0.0, 32768.0]
+    assert torch.equal(torch.vmap(_quarters)(words), each)
+    assert torch.equal(torch.vmap(_quarters, in_dims=1)(words.T), each)
 
 
 def test_a_vmapped_key_draws_what_each_client_draws_alone() -> None:

@@ -1,11 +1,12 @@
 """Acceptance run on a machine with a GPU, ten minutes at most: right there, and how fast.
 
 ``make gpu-accept`` runs the stages of `gpu_stages.py` in order of importance. Each has its own
-share of the time, and what an earlier one left over. One that raises, or whose time is up, keeps
-what it wrote down until then, and the others go on in a new process: after an error a device is not
-to be trusted. All of it goes to one JSON after every stage, in ``benchmarks/results`` for an
-accelerator, and to tables at the end. It ends with 1 if a stage did not come to its end or found
-something wrong; a target of `gpu_report.py` that is missed is only shown.
+share of the time and what earlier ones left over, and up to twice its share where it is slow: then
+the last ones have less. One that raises, or whose time is up, keeps what it wrote down until then,
+and the others go on in a new process: after an error a device is not to be trusted. All of it goes
+to one JSON after every stage, in ``benchmarks/results`` for an accelerator, and to tables at the
+end. It ends with 1 if a stage did not come to its end or found something wrong; a target of
+`gpu_report.py` that is missed is only shown.
 
 ``--device cpu --quick`` tries the stages themselves on small sizes.
 """
@@ -45,6 +46,7 @@ from fedbench.executors.malloc import keep_memory
 from fedbench.experiment.prepare import choose_device
 
 RESULTS = ROOT / "benchmarks" / "results"
+PATIENCE = 2  # times its share that a slow stage may take
 STARTING = 120  # seconds that a process may take before it is ready
 Outcomes = dict[str, Outcome]
 
@@ -107,8 +109,8 @@ def play(
 ) -> Outcomes:
     """Run all stages within ``seconds``; call ``save`` after each.
 
-    A stage must end when its share and those before it are over. The clock starts once the first
-    process has imported what it needs; the start of another one is charged to its first stage.
+    A stage must end at its `last_second`. The clock starts once the first process has imported what
+    it needs; the start of another one is charged to its first stage.
     """
     start: float | None = None
     whole = sum(stage.share for stage in stages)
@@ -122,7 +124,9 @@ def play(
         try:
             for stage, share, end in list(zip(stages, shares, ends, strict=True))[first:]:
                 print(f"{time.monotonic() - start:5.0f} s  {stage.name}", file=sys.stderr)
-                outcomes[stage.name] = followed(child, share, start + end)
+                begun = time.monotonic() - start
+                last = start + last_second(begun, share, end, seconds)
+                outcomes[stage.name] = followed(child, share, last)
                 save(outcomes)
                 if outcomes[stage.name].status != "done":
                     break
@@ -130,6 +134,15 @@ def play(
             end_group(process)
             child.close()
     return outcomes
+
+
+def last_second(begun: float, share: float, end: float, whole: float) -> float:
+    """Return when a stage that has ``begun`` must end, in seconds of a run of ``whole`` seconds.
+
+    That is at the ``end`` of its share and those before it, or after `PATIENCE` times its own share
+    if that is later: one that is cut off costs the next one the start of a process.
+    """
+    return min(max(end, begun + PATIENCE * share), whole)
 
 
 def started(stages: Sequence[Stage], job: Job) -> tuple[BaseProcess, Connection]:

@@ -113,18 +113,28 @@ def alone(where: torch.device, job: Job, note: Note) -> None:
 
 
 def waits(job: Job, note: Note) -> None:
-    """Count where the second round of a run waits for CUDA, by line; other devices do not tell."""
+    """Count where the second round of a run waits for CUDA, by line; other devices do not tell.
+
+    The scenario is that in which the tests count on the second device. There two more are counted,
+    for the clock of the attack, which torch does not report.
+    """
     where = choose_device(job.device)
     for protocol in some(WAITED, job, 1):
-        scenario = Scenario(
-            protocol=protocol, clients=25, per_round=25, rounds=9, eval_every=9, partition="iid"
-        )
-        setup = prepare(scenario, job.device, "stacked")
+        setup = prepare(Scenario(**counted_rounds(protocol)), job.device, "stacked")
         state = begin(setup)
         play_round(setup, state, 0)
         with lines_that_wait(where) as lines:
             play_round(setup, state, 1)
         note(protocol, {"waits": sum(lines.values()), "lines": dict(lines)})
+
+
+def counted_rounds(protocol: str) -> dict[str, Any]:
+    """Return the scenario of `second_device_runs.waits_of_a_round` with 12 clients a round."""
+    sys.path.append(str(ROOT / "tests"))
+    from second_device_runs import SCENARIO
+
+    fields = {"protocol": protocol, "clients": 20, "per_round": 12, "batch_size": 32}
+    return SCENARIO | fields | {"rounds": 9, "eval_every": 9, "malicious": 0.0, "cohorts": "random"}
 
 
 @contextmanager

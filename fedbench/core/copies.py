@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench.core.devices import accelerated
+from fedbench.core.devices import accelerated, reads_pinned_memory
 
 
 def sent(x: Tensor, device: torch.device | str) -> Tensor:
@@ -19,11 +19,11 @@ def sent(x: Tensor, device: torch.device | str) -> Tensor:
 
 
 def staging(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return empty memory of the CPU, for CUDA of a kind that it reads and writes by itself.
+    """Return empty memory of the CPU through which a device copies fastest.
 
-    From other memory a driver copies to such first, a piece at a time.
+    For CUDA it is pinned: other memory a driver copies to such first, a piece at a time.
     """
-    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
+    return torch.empty(shape, dtype=dtype, pin_memory=reads_pinned_memory(device))
 
 
 def fetched(x: Tensor) -> Tensor:

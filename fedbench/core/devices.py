@@ -23,6 +23,11 @@ def replays_graphs(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+def reads_pinned_memory(device: torch.device) -> bool:
+    """Whether a device copies to and from pinned memory of the CPU by itself; CUDA does."""
+    return device.type == "cuda"
+
+
 def multiplies_in_tf32(device: torch.device) -> bool:
     """Whether torch can have a device multiply float32 in TF32; a CUDA device it can."""
     return device.type == "cuda"

@@ -2,7 +2,7 @@
 
 A step is some hundreds of small kernels, which take longer to launch than to run. It is recorded
 once for each launch of clients, on the memory of that launch, so that no recording outlives what
-Python decided when it was made. What is CUDA's own here has never run: no GPU was at hand.
+Python decided when it was made.
 """
 
 import warnings

@@ -57,16 +57,15 @@ def unpack_rows(data: Tensor, count: int, width: int) -> Tensor:
     count_of_groups = -(-count // 8)
     padded = torch.nn.functional.pad(data, (0, count_of_groups * width - data.shape[1]))
     groups = padded.reshape(n, count_of_groups, width)
-    kind = torch.int32 if width <= 24 else torch.int64  # a byte reaches up to 7 bits beyond
     symbols = torch.zeros(n, count_of_groups, 8, dtype=torch.int32, device=data.device)
     for i in range(8 if width else 0):
         stop = (i + 1) * width
-        symbol = torch.zeros(n, count_of_groups, dtype=kind, device=data.device)
+        symbol = torch.zeros(n, count_of_groups, dtype=torch.int32, device=data.device)
         for byte in range(i * width // 8, -(-stop // 8)):
             shift = stop - 8 * (byte + 1)  # how far the byte is from the symbol's end
-            bits = groups[:, :, byte].to(kind)
+            bits = groups[:, :, byte].to(torch.int32)
             symbol.bitwise_or_(bits << shift if shift >= 0 else bits >> -shift)
-        symbols[:, :, i] = symbol.bitwise_and_((1 << width) - 1)
+        symbols[:, :, i] = symbol.bitwise_and_((1 << width) - 1)  # without those of another one
     return symbols.flatten(1)[:, :count]
 
 

@@ -346,7 +346,7 @@ def test_no_device_is_asked_to_divide_levels_by_a_number() -> None:
     divisors: list[object] = []
     parts: dict[str, Any] = {"top": 7, "bucket": 0, "sizes": (3,), "rest": [[]]}
     payload = levels([[4, -2, 1]], [[3.0]], **parts)
-    with Quotients():
+    with Quotients():  # type: ignore[no-untyped-call]
         payload.values()
     assert divisors
     assert all(isinstance(x, torch.Tensor) for x in divisors)

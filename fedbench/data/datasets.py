@@ -148,7 +148,7 @@ class Data:
         if not self.mean:
             return x if self.scale == 1 else x / self.scale
         mean, std = self._moments
-        return (x.float() / self.scale - mean) / std
+        return (x.float() / self.scale).sub_(mean).div_(std)
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:

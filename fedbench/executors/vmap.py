@@ -87,7 +87,7 @@ class Stacked(training.Executor):
             group.sort(key=lambda i: -steps[i])
             x = clients[group[0]].x
             samples = steps[group[0]] * self.schedule.batch_size * (x.nbytes // max(1, len(x)))
-            most = min(self.width, self._width(self.convolve, samples))
+            most = min(self.width, self._fitting(self._footprint + samples))
             start = 0
             for size in cheapest([steps[i] for i in group], most, self._overhead):
                 yield group[start : start + size]
@@ -110,12 +110,16 @@ class Stacked(training.Executor):
     @cached_property
     def width(self) -> int:
         """Largest number of clients that a launch trains."""
-        return self._width(self.convolve)
+        return self._fitting(self._footprint)
 
-    def _width(self, convolve: Convolve, samples: int = 0) -> int:
-        """Return how many clients fit, each of which has so many bytes of ``samples``."""
-        client = footprint(self.shared.network, self.schedule.batch_size, convolve)
-        return max(1, min(self.chunk, self._budget // (client + samples)))
+    def _fitting(self, client: int) -> int:
+        """Return how many clients fit, each of which takes so many bytes."""
+        return max(1, min(self.chunk, self._budget // client))
+
+    @cached_property
+    def _footprint(self) -> int:
+        """Bytes of a client without its samples."""
+        return footprint(self.shared.network, self.schedule.batch_size, self.convolve)
 
     @cached_property
     def _budget(self) -> int:
@@ -138,7 +142,8 @@ class Stacked(training.Executor):
     @cached_property
     def convolve(self) -> Convolve:
         """The faster form of every layer, see `fedbench.executors.conv_kernels`."""
-        clients = min(self._width(conv2d), TIMED)
+        grouped = footprint(self.shared.network, self.schedule.batch_size)
+        clients = min(self._fitting(grouped), TIMED)
         half = self.precision == "bf16"
         replayed = replays_graphs(self.shared.device) and self.play is not None
         load = Load(self.shared.device, clients, self.schedule.batch_size, half, replayed)

@@ -128,7 +128,7 @@ def test_a_launch_takes_its_share_of_what_is_free(monkeypatch: pytest.MonkeyPatc
     client = footprint(NETWORK, 3)
     gpu(monkeypatch, free=10 * client, reserved=0, held=0, share=1.0)
     there = Shared(NETWORK, 3, GPU)
-    assert Stacked(FedAvg(), there, Schedule(1, 3))._width(conv2d) == 4  # 40 % of ten
+    assert Stacked(FedAvg(), there, Schedule(1, 3))._fitting(client) == 4  # 40 % of ten
 
 
 def test_the_peak_of_a_device_is_what_its_backend_counts(monkeypatch: pytest.MonkeyPatch) -> None:

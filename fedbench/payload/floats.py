@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.core.copies import sent
+from fedbench.core.copies import fetched, sent, staging
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.packets import Packet, Part, floats_of, number_bytes, split
@@ -38,7 +38,7 @@ class FloatVectors(Payload):
 
     def encode(self) -> list[Packet]:
         """Return ``4 d`` bytes per row, without a copy in between."""
-        rows = self.x.cpu().contiguous().numpy().astype("<f4", copy=False)
+        rows = fetched(self.x).contiguous().numpy().astype("<f4", copy=False)
         return [Packet(row.tobytes(), 32 * len(row)) for row in rows]
 
     @classmethod
@@ -51,10 +51,10 @@ class FloatVectors(Payload):
         rows = [p.data for p, fits in zip(packets, right, strict=True) if fits]
         if not rows:
             return None, right
-        x = np.empty((len(rows), d), dtype=np.float32)
-        for row, data in zip(x, rows, strict=True):
+        x = staging(torch.Size((len(rows), d)), torch.float32, torch.device(device))
+        for row, data in zip(x.numpy(), rows, strict=True):
             row[:] = np.frombuffer(data, dtype="<f4")
-        return cls(sent(torch.from_numpy(x), device)), right
+        return cls(sent(x, device)), right
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
@@ -88,7 +88,7 @@ class HalfVectors(Payload):
         return type(self)(x.to(dtype), self.form)
 
     def encode(self) -> list[Packet]:
-        rows = self.x.cpu().contiguous().view(torch.int16).numpy().astype("<i2", copy=False)
+        rows = fetched(self.x).contiguous().view(torch.int16).numpy().astype("<i2", copy=False)
         return [Packet(row.tobytes(), 16 * len(row)) for row in rows]
 
     @classmethod

@@ -17,14 +17,15 @@ from torch.nn.functional import conv2d
 from fedbench.api import Batches, Grad, Memory, Shared
 from fedbench.core import devices
 from fedbench.core.choices import Precision
+from fedbench.core.copies import fetched, stacked_on, staging
 from fedbench.core.devices import now
 from fedbench.core.errors import Unavailable
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.executors.conv_kernels import Geometry, Load, faster
+from fedbench.executors.conv_kernels import Forms, Geometry, Load, faster
 from fedbench.executors.factory import executor
 from fedbench.executors.training import Loop, Schedule, products
-from fedbench.executors.vmap import Stacked, footprint
+from fedbench.executors.vmap import Padded, Recorded, Stacked, footprint
 from fedbench.experiment.scenario import Scenario
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedpm import FedPM
@@ -120,6 +121,46 @@ def gpu(monkeypatch: pytest.MonkeyPatch, free: int, reserved: int, held: int, sh
         monkeypatch.setattr(torch.cuda, name, lambda device, answer=answer: answer)
 
 
+def test_messages_for_cuda_lie_in_pinned_memory_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pinned = []
+
+    def empty(shape: torch.Size, dtype: torch.dtype, pin_memory: bool) -> Tensor:
+        pinned.append(pin_memory)
+        return torch.zeros(shape, dtype=dtype)
+
+    monkeypatch.setattr("fedbench.core.copies.torch.empty", empty)
+    for device in (GPU, CPU):
+        assert staging(torch.Size((2, 3)), torch.uint8, device).shape == (2, 3)
+    assert pinned == [True, False]
+    monkeypatch.undo()
+    rows = [torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [5.0, 6.0]])]
+    assert stacked_on(rows, CPU).tolist() == [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+    assert stacked_on(rows[:1], CPU) is rows[0]
+    assert fetched(rows[0]) is rows[0]
+
+
+def test_recorded_launches_have_their_convolutions_timed_by_replays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu(monkeypatch, free=80 * GIB, reserved=0, held=0, share=1.0)
+    loads: list[Load] = []
+
+    def noted(network: object, load: Load) -> Forms:
+        loads.append(load)
+        return Forms()
+
+    monkeypatch.setattr("fedbench.executors.vmap.chosen", noted)
+    there = Shared(NETWORK, 3, GPU)
+    for kind in (Padded, Recorded):
+        assert kind(FedAvg(), there, Schedule(1, 3), 25).width == 25
+    assert [(load.clients, load.batch, load.replayed) for load in loads] == [
+        (25, 3, False),
+        (25, 3, True),
+    ]
+
+
 def test_a_launch_takes_its_share_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu(monkeypatch, free=10 * GIB, reserved=6 * GIB, held=2 * GIB, share=1.0)
     assert devices.usable_memory(GPU) == 14 * GIB  # torch holds 4 GiB back for what comes
@@ -128,7 +169,8 @@ def test_a_launch_takes_its_share_of_what_is_free(monkeypatch: pytest.MonkeyPatc
     client = footprint(NETWORK, 3)
     gpu(monkeypatch, free=10 * client, reserved=0, held=0, share=1.0)
     there = Shared(NETWORK, 3, GPU)
-    assert Stacked(FedAvg(), there, Schedule(1, 3))._fitting(client) == 4  # 40 % of ten
+    monkeypatch.setenv("FEDBENCH_PROBE", "off")
+    assert Stacked(FedAvg(), there, Schedule(1, 3)).width == 4  # 40 % of ten
 
 
 def test_the_peak_of_a_device_is_what_its_backend_counts(monkeypatch: pytest.MonkeyPatch) -> None:

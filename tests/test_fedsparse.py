@@ -133,6 +133,14 @@ def test_every_group_starts_with_theta_099_where_a_softplus_reaches_it() -> None
     assert theta.tolist() == pytest.approx([0.99] * (3 + 12 + 5), abs=1e-4)
 
 
+def test_a_gate_in_float64_takes_the_logit_of_its_draw_in_float64() -> None:
+    u = torch.tensor([0.9, 0.1, 1 / 3])  # whose logits in float32 are some 1e-7 off
+    log_alpha = torch.zeros(3, dtype=torch.float64)
+    s = torch.sigmoid(torch.logit(u.double()) / fedsparse.BETA)
+    expected = (s * (fedsparse.ZETA - fedsparse.GAMMA) + fedsparse.GAMMA).clamp(0, 1)
+    assert torch.allclose(fedsparse.hard_concrete(log_alpha, u), expected, rtol=0, atol=1e-14)
+
+
 def test_hard_concrete_gates_by_hand() -> None:
     # u = 1/2, log_alpha = 0: s = 1/2, z = 1.2 / 2 - 0.1. Then s = sigmoid(1.5 * 1) = 0.8176.
     u = torch.tensor([0.5, 0.5, 0.5, 0.5, 0.0, 1.0])

@@ -200,6 +200,25 @@ def test_ratios_are_of_turns_and_the_fastest_is_named(still_clock: None) -> None
     assert found["seconds a step"] == pytest.approx({"loop": 2, "stacked": 1, "recorded": 1})
 
 
+def test_of_equal_clients_the_loop_may_train_a_few_whose_time_counts_for_all(
+    still_clock: None,
+) -> None:
+    class Sleepy(Loop):
+        """Takes a second a client."""
+
+        def train(self, clients: Sequence[Client]) -> Trained:
+            time.sleep(float(len(clients)))
+            return super().train(clients)
+
+    way = Sleepy(FedAvg(), SHARED, Schedule(1, 8))
+    clients = example_clients(FedAvg(), SHARED)
+    found = gpu_stages.timed({"loop": way, "padded": way}, clients, 2, few=2)
+    assert found["seconds a step"] == pytest.approx(
+        {"loop": len(clients) / 2} | {"padded": len(clients) / 2}
+    )
+    assert found[TIMES] == pytest.approx(1)
+
+
 def test_targets_are_met_at_their_bounds_and_unknown_where_nothing_was_measured() -> None:
     outcomes = {"s": Outcome("done", 1.0, 2.0, measured={"e": {"x": 10.0}, "wrong": True})}
     assert Target("s", "e", "x", 10.0).met(outcomes)

@@ -19,6 +19,7 @@ from fedbench.core.rng import (
     Key,
     Secret,
     _gaussian_table,
+    _Quarters,
     _quarters,
     _siphash,
     _word,
@@ -102,13 +103,24 @@ def test_names_make_different_streams_and_order_counts() -> None:
     assert secret.key("client", 1, 2).seed != secret.key("client", 1, 3).seed
 
 
-def test_quarters_of_words_are_those_of_each_client_wherever_the_clients_are() -> None:
+def test_quarters_of_words_are_those_of_each_client_wherever_the_clients_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     words = torch.tensor([[1, -1, 1 << 32], [5 << 16 | 7, 0, -(2**63)]])
     each = torch.stack([_quarters(row) for row in words])
     assert each[1, :4].tolist() == [7.0, 5.0, 0.0, 0.0]  # the lowest bits come first
     assert each[1, 8:].tolist() == [0.0, 0.0, 0.0, 32768.0]
+    asked = []
+    rule = _Quarters.vmap
+
+    def noted(*given: Any) -> Any:
+        asked.append(given)
+        return rule(*given)
+
+    monkeypatch.setattr(_Quarters, "vmap", staticmethod(noted))  # torch 2.11 has no rule of its own
     assert torch.equal(torch.vmap(_quarters)(words), each)
     assert torch.equal(torch.vmap(_quarters, in_dims=1)(words.T), each)
+    assert len(asked) == 2
 
 
 def test_a_vmapped_key_draws_what_each_client_draws_alone() -> None:

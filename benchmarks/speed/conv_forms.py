@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from gpu_report import SECONDS
@@ -38,7 +39,7 @@ def launch(
         return y.square().sum()
 
     gradient = torch.vmap(torch.func.grad(energy, argnums=0 if first else (0, 1)))
-    work = lambda: gradient(weight, x)  # noqa: E731
+    work = partial(gradient, weight, x)
     return replayed(work, device) if replays_graphs(device) else work
 
 

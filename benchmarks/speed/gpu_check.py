@@ -240,7 +240,7 @@ def compare(name: str, device: torch.device, engines: Sequence[str]) -> Iterator
             protocol=name,
             executor=engine,
             messages=unequal(mine.packets, double.packets),
-            decoded=all(torch.equal(x, double.decoded[name]) for name, x in mine.decoded.items()),
+            decoded=all(torch.equal(x, double.decoded[part]) for part, x in mine.decoded.items()),
             values=apart(mine.values, double.values),
             updates=distance(mine, double),
             single_messages=unequal(coarse.packets, single.packets),

@@ -21,7 +21,8 @@ def sent(x: Tensor, device: torch.device | str) -> Tensor:
 def staging(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return empty memory of the CPU through which a device copies fastest.
 
-    For CUDA it is pinned: other memory a driver copies to such first, a piece at a time.
+    For CUDA it is pinned. To and from memory that is not pinned the driver copies in two steps, by
+    way of a small piece that is.
     """
     return torch.empty(shape, dtype=dtype, pin_memory=reads_pinned_memory(device))
 

@@ -150,7 +150,10 @@ def chosen(network: Network, load: Load) -> Forms:
 
 
 def measured(network: Network, load: Load, forms: Mapping[str, Convolve] = FORMS) -> Forms:
-    """Measure the faster form of every layer, or read what was measured before."""
+    """Measure the faster form of every layer, or read what was measured before.
+
+    Groups, which take less memory, where it runs out.
+    """
     layers = geometries(network)
     size = f"{load.clients} clients, batch {load.batch}, {'bf16' if load.half else 'fp32'}"
     size += ", replayed" if load.replayed else ""
@@ -162,22 +165,20 @@ def measured(network: Network, load: Load, forms: Mapping[str, Convolve] = FORMS
 
     answer = stored(question, fits)
     if answer is None:
-        answer = store(question, " ".join(faster(layer, load, forms) for layer in layers), fits)
+        try:
+            found = " ".join(faster(layer, load, forms) for layer in layers)
+        except torch.OutOfMemoryError:  # perhaps for a moment only, so this answer is not kept
+            return Forms()
+        answer = store(question, found, fits)
     names = zip(layers, answer.split(), strict=True)
     return Forms(frozenset(layer for layer, name in names if name == "matrices"))
 
 
 def faster(layer: Geometry, load: Load, forms: Mapping[str, Convolve] = FORMS) -> str:
-    """Name the faster form: forward and backward, in turns, by the least time of each.
-
-    Groups where memory runs out, since they take less.
-    """
+    """Name the faster form: forward and backward, in turns, by the least time of each."""
     launches = [there_and_back(layer, load, forms[name]) for name in ("groups", "matrices")]
-    try:
-        ways = [replayed(launch, load.device) if load.replayed else launch for launch in launches]
-        turns = [[_seconds(way, load.device) for way in ways] for _ in range(1 + TURNS)]
-    except torch.OutOfMemoryError:
-        return "groups"
+    ways = [replayed(launch, load.device) if load.replayed else launch for launch in launches]
+    turns = [[_seconds(way, load.device) for way in ways] for _ in range(1 + TURNS)]
     groups, multiplied = (min(times) for times in zip(*turns[1:], strict=True))  # the first is cold
     return "matrices" if groups > MARGIN * multiplied else "groups"
 
@@ -186,7 +187,11 @@ def replayed(launch: Callable[[], object], device: torch.device) -> Callable[[],
     """Record a launch as a graph, after one that warms up; return its replay."""
     launch()
     finish(device)
-    return CudaGraphs()(lambda: [launch()].clear())
+
+    def work() -> None:
+        launch()  # its result goes, and with it memory that the next recording would lack
+
+    return CudaGraphs()(work)
 
 
 def there_and_back(layer: Geometry, load: Load, form: Convolve) -> Callable[[], Tensor]:

@@ -54,13 +54,13 @@ def unpack_rows(data: Tensor, count: int, width: int) -> Tensor:
     [[5, 2, 7], [0, 0, 1]]
     """
     n = len(data)
-    count_of_groups = -(-count // 8)
-    padded = torch.nn.functional.pad(data, (0, count_of_groups * width - data.shape[1]))
-    groups = padded.reshape(n, count_of_groups, width)
-    symbols = torch.zeros(n, count_of_groups, 8, dtype=torch.int32, device=data.device)
+    eighths = -(-count // 8)
+    padded = torch.nn.functional.pad(data, (0, eighths * width - data.shape[1]))
+    groups = padded.reshape(n, eighths, width)
+    symbols = torch.zeros(n, eighths, 8, dtype=torch.int32, device=data.device)
     for i in range(8 if width else 0):
         stop = (i + 1) * width
-        symbol = torch.zeros(n, count_of_groups, dtype=torch.int32, device=data.device)
+        symbol = torch.zeros(n, eighths, dtype=torch.int32, device=data.device)
         for byte in range(i * width // 8, -(-stop // 8)):
             shift = stop - 8 * (byte + 1)  # how far the byte is from the symbol's end
             bits = groups[:, :, byte].to(torch.int32)
@@ -124,14 +124,14 @@ class PackedRows(Payload):
         bits = [count * width for count, width in self.columns()]
         tensors = self.travelling()
         symbols = tensors.pop(self.packed_field)
-        here = {name: x.cpu() for name, x in tensors.items()} | {self.packed_field: symbols}
+        here = {name: fetched(x) for name, x in tensors.items()} | {self.packed_field: symbols}
+        packed = fetched(torch.cat(strings, 1)).numpy()
 
         def packet(row: int) -> Packet:
             data = packed[row]
             own = dataclasses.replace(self, **{name: x[row : row + 1] for name, x in here.items()})
             return join(own.parts_around(list(zip(np.split(data, ends), bits, strict=True))))
 
-        packed = fetched(torch.cat(strings, 1)).numpy()
         rows = range(len(packed))
         return each(packet, rows) if self.shared_out else list(map(packet, rows))
 

@@ -81,6 +81,7 @@ def join(parts: Sequence[Part]) -> Packet:
     """Return bit strings one after the other, without padding between them."""
     bits = sum(length for _, length in parts)
     if all(length % 8 == 0 for _, length in parts[:-1]):
+        # A memoryview is copied once, and while it is long other threads go on.
         return Packet(b"".join(np.ascontiguousarray(data).data for data, _ in parts), bits)
     unpacked = [np.unpackbits(data, count=length) for data, length in parts]
     return Packet(np.packbits(np.concatenate(unpacked)).tobytes(), bits)

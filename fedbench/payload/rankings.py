@@ -102,6 +102,7 @@ def all_distinct(edges: Tensor, size: int) -> Tensor:
     n, count = edges.shape
     named = torch.zeros(n, size, dtype=torch.bool, device=edges.device)
     places = edges.clamp(max=size - 1).to(torch.int64)
+    # Equal places are told apart by their number: all writes are True, in whatever order.
     scatter_distinct(named, 1, places, torch.ones_like(places, dtype=torch.bool))
     below = (edges < size).all(dim=1)
     return below & (named.sum(dim=1, dtype=torch.int32) == count)

@@ -7,6 +7,8 @@ one fails, as it would in a CUDA graph. That a replay is the step: `test_padded`
 import dataclasses
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +23,10 @@ from fedbench.api import Shared
 from fedbench.core import registry
 from fedbench.core.trees import Tree
 from fedbench.data.augmentation import CropFlip
+from fedbench.executors import factory
 from fedbench.executors.conv_kernels import matrices
 from fedbench.executors.cuda_graphs import CudaGraphs, Work
-from fedbench.executors.factory import measured, strangers
+from fedbench.executors.factory import choose, measured, strangers
 from fedbench.executors.training import Client, Loop, Schedule, WrapGrad, untouched
 from fedbench.executors.vmap import Padded, Recorded
 from fedbench.experiment.prepare import choose_device
@@ -185,6 +188,24 @@ def test_recordings_are_chosen_if_faster(
     monkeypatch.setattr("fedbench.executors.factory.HEAVY", 10)  # a sleep is no heavy step
     assert measured(ways, 4) == "recorded"
     assert measured(ways | {"recorded": padded}, 4) == "padded"  # a tie
+
+
+def test_recordings_are_measured_over_as_many_steps_as_a_launch_has(
+    monkeypatch: pytest.MonkeyPatch, still_clock: None, tmp_path: Path
+) -> None:
+    def slow_to_record(work: Work, times: int) -> None:
+        """Record for a second, then take the steps in no time."""
+        time.sleep(1.0)
+
+    monkeypatch.delenv("FEDBENCH_PROBE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(factory, "HEAVY", 10)  # a sleep is no heavy step
+    monkeypatch.setattr(factory, "replays_graphs", lambda device: True)
+    monkeypatch.setattr(factory, "Recorded", partial(Recorded, play=slow_to_record))
+    sleepy = Hooked(does=lambda leaf: time.sleep(0.2))
+    padded = Padded(sleepy, CPU, Schedule(1, 4))
+    assert choose(padded, [12, 4, 4, 12]) == "padded"  # 3 steps: 0.6 s, or 0.2 and the recording
+    assert choose(padded, [200] * 4) == "recorded"  # 16 steps: 3.2 s, or 1.2
 
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

@@ -30,7 +30,7 @@ REMOTE_OPTION = f"--executor {REMOTE}"
 MARGIN = 1.1  # how much faster another must be: a near tie goes to the loop, which is the oracle
 MOST = 8  # clients of a measurement
 STEPS = 2  # of a client on a CPU
-RECORDED_STEPS = 16  # of a client on an accelerator, where one of them may be recorded
+RECORDED_STEPS = 16  # the most where one of them may be recorded: as many as a launch has
 TURNS = 2
 REVISION = 5  # of the executors: raised when one becomes faster, which voids old answers
 HEAVY = 0.01  # seconds of a client's step on a CPU above which lock step gains nothing
@@ -148,13 +148,16 @@ def choose(padded: Padded, sizes: Sequence[int]) -> str:
     clients = min(len(sizes), padded.width, MOST)
     if clients < 2:
         return "loop"
-    tenths = max(1, round(10 * padded.useful(list(map(padded.schedule.steps, sizes)))))
-    question = asked(padded, clients, *ways, tenths=tenths)
+    counts = list(map(padded.schedule.steps, sizes))
+    tenths = max(1, round(10 * padded.useful(counts)))
+    steps = min(max(1, *counts), RECORDED_STEPS) if "recorded" in ways else STEPS
+    question = asked(padded, clients, *ways, tenths=tenths, steps=steps)
     fits = ways.__contains__
-    return stored(question, fits) or store(question, measured(ways, clients, tenths / 10), fits)
+    best = stored(question, fits)
+    return best or store(question, measured(ways, clients, tenths / 10, steps), fits)
 
 
-def asked(engine: Executor, clients: int, *ways: str, tenths: int = 10) -> str:
+def asked(engine: Executor, clients: int, *ways: str, tenths: int = 10, steps: int = STEPS) -> str:
     """Text of the question: all that the answer depends on, and the executors to choose from."""
     network = engine.shared.network
     protocol = type(engine.protocol)
@@ -164,7 +167,7 @@ def asked(engine: Executor, clients: int, *ways: str, tenths: int = 10) -> str:
         f"{protocol.__module__}.{protocol.__qualname__}",
         f"batch {engine.schedule.batch_size}, {engine.precision}{augment}, {clients} clients, "
         f"{tenths} tenths of steps needed",
-        " or ".join(ways),
+        " or ".join(ways) + ("" if steps == STEPS else f", {steps} steps"),
         f"{machine(engine.shared.device)}, revision {REVISION}",
     )
     return "; ".join(parts)
@@ -187,7 +190,9 @@ def strangers(protocol: Protocol[Any], shared: Shared, n: int, samples: int) -> 
     ]
 
 
-def measured(ways: Mapping[str, Executor], clients: int, share: float = 1.0) -> str:
+def measured(
+    ways: Mapping[str, Executor], clients: int, share: float = 1.0, steps: int = STEPS
+) -> str:
     """Name the executor that trains so many clients fastest, by the least time of each in turns.
 
     The loop comes first; a later one must be `MARGIN` times as fast as the best before it. Clients
@@ -197,7 +202,6 @@ def measured(ways: Mapping[str, Executor], clients: int, share: float = 1.0) -> 
     loop = ways["loop"]
     schedule = Schedule(1, loop.schedule.batch_size)
     ways = {name: dataclasses.replace(way, schedule=schedule) for name, way in ways.items()}
-    steps = RECORDED_STEPS if "recorded" in ways else STEPS
     group = strangers(loop.protocol, loop.shared, clients, steps * schedule.batch_size)
     seconds(ways["loop"], group[:1])
     warm = seconds(ways["loop"], group[:1])  # the first time was cold

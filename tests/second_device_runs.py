@@ -167,8 +167,13 @@ def kernels_of_a_step(protocol: str) -> int:
     return counts[2] - counts[1]
 
 
-def waits_of_a_round(n: int, protocol: str, defense: str = "own") -> dict[str, int]:
-    """Waits of a round of ``n`` clients, by operation and line."""
+def under_attack(malicious: float, protocol: str) -> int:
+    """Count the waits of a round of which so large a share flips its own messages."""
+    return sum(waits_of_a_round(12, protocol, attack="sign-flip", malicious=malicious).values())
+
+
+def waits_of_a_round(n: int, protocol: str, defense: str = "own", **others: Any) -> dict[str, int]:
+    """Waits of a round of ``n`` clients, by operation and line; ``others`` are of the scenario."""
     import second_device
 
     from fedbench import Scenario
@@ -181,7 +186,7 @@ def waits_of_a_round(n: int, protocol: str, defense: str = "own") -> dict[str, i
     for known in gc.get_objects():  # what another count has left would be found, or not
         if isinstance(known, functools._lru_cache_wrapper) and "fedbench" in known.__module__:
             known.cache_clear()
-    setup = prepare(Scenario(**SCENARIO | fields | more), second_device.NAME, "stacked")
+    setup = prepare(Scenario(**SCENARIO | fields | more | others), second_device.NAME, "stacked")
     state = begin(setup)
     play_round(setup, state, 0)
     second_device.forget()
@@ -281,7 +286,8 @@ def write() -> None:
 def answer() -> None:
     """Answer questions until there are no more."""
     kinds: dict[str, Callable[..., Any]] = {
-        **{"play": played, "count": counted, "packed": packed, "refused": refused}
+        **{"play": played, "count": counted, "packed": packed, "refused": refused},
+        "attack": under_attack,
     }
     out = sys.stdout
     sys.stdout = sys.stderr  # of which no other line may come

@@ -131,6 +131,13 @@ def test_waits_of_a_round_and_kernels_of_a_step_only_fall(name: str, process: Pr
     assert now == golden, f"what rose must fall again; if all fell: {REWRITE}"
 
 
+def test_messages_that_are_made_client_by_client_are_looked_at_together(process: Process) -> None:
+    few, many = (
+        process.ask(kind="attack", malicious=share, protocol="fsl") for share in (0.1, 0.4)
+    )
+    assert few == many
+
+
 def test_every_protocol_and_every_rule_is_counted() -> None:
     rows = {*registry.names("protocol"), *(f"fedavg {rule}" for rule in rules())}
     assert set(json.loads(GOLDEN.read_text())) == rows, f"then: {REWRITE}"

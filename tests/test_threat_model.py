@@ -17,10 +17,16 @@ from crafting import round_of
 from torch import Tensor
 
 import fedbench
-from fedbench.adversary.threat_model import AttackContext, attack_view, malicious_clients, own_codec
+from fedbench.adversary.threat_model import (
+    AttackContext,
+    attack_view,
+    forge,
+    malicious_clients,
+    own_codec,
+)
 from fedbench.api import Defense, Grad, Gradient, ServerView, Shared, Traits
 from fedbench.api.attack import Attack, AttackView, Knowledge, Local
-from fedbench.core.errors import ConfigError, Incompatible
+from fedbench.core.errors import ConfigError, Incompatible, PluginError
 from fedbench.core.rng import Key, Secret
 from fedbench.data.datasets import Data
 from fedbench.executors.training import Client
@@ -29,7 +35,7 @@ from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import ADVERSARY, Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
-from fedbench.payload import FloatVectors, Payload
+from fedbench.payload import FloatVectors, Payload, Rankings
 from fedbench.protocols.compressed import TopK
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.results import fields
@@ -442,3 +448,29 @@ def test_a_client_remembers_no_other_s_broadcast(personal: bool, per_round: int)
     heard = [local.before for local in attack.handed if isinstance(local, Local)]
     assert heard[0] is None, "nothing was sent before the first round"
     assert (heard[-1] is None) == personal
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_of_messages_that_are_looked_at_together_the_illegal_one_is_named(wrong: int) -> None:
+    calls: list[None] = []
+
+    @dataclass(frozen=True)
+    class Careless(Attack):
+        """One of its two clients names an edge twice."""
+
+        def needs(self) -> Knowledge:
+            return Knowledge()
+
+        def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+            calls.append(None)
+            assert isinstance(view.own, Rankings)
+            symbols = view.own.symbols.clone()
+            if len(calls) == 1 + wrong:
+                symbols[:, 0] = symbols[:, 1]
+            return Rankings(symbols, view.own.sizes), memory
+
+    honest = Rankings(torch.arange(4, dtype=torch.int32).repeat(3, 1), (4,))
+    error = rf"client {wrong}.*must return legal messages: .* a permutation of 0\.\.3"
+    with pytest.raises(PluginError, match=error):
+        forge(Careless(), example_context(honest, Mean()), {})
+    assert len(calls) == 2

@@ -34,7 +34,7 @@ from fedbench.core.permutations import Listed, Permutation, permutation
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
 from fedbench.executors.training import Client, Executor
-from fedbench.payload import FoldedMessages, KeptMessages, Payload, joined
+from fedbench.payload import FoldedMessages, KeptMessages, Payload
 from fedbench.payload.packets import Packet
 
 # What an attack remembers: per client id, or under `COLLUDERS` for all of them together.
@@ -320,7 +320,7 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
     `PluginError` if it raised, or returned a payload that is not legal, or too many rows.
     """
     packets: dict[int, Packet] = {}
-    legal: dict[tuple[int, ...], Payload] = {}
+    made: dict[tuple[int, ...], tuple[Hook, Payload]] = {}
     notes: dict[str, Note] = {}
     trace: list[tuple[float | None, float | None]] = []
     queries = 0
@@ -343,7 +343,7 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
             hook.must(remembered is None, "None as the memory of an attack that folds", remembered)
         if isinstance(messages, Payload):
             # a copy: the attack may write into what it returned while it makes the next one's
-            legal[tuple(part)] = messages.copied() if alone else messages
+            made[tuple(part)] = (hook, messages.copied() if alone else messages)
         else:
             packets |= dict(zip(part, messages, strict=True))
         notes |= hooks.legible_notes(hook, view.notes)
@@ -351,10 +351,10 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
         queries += view.defense.queries if view.defense else 0
         if view.rehearsal is not None:
             worked.update(view.rehearsal.counts())
-    if legal:  # encoded together: each encoding waits for the device
+    if made:  # checked and encoded together: each waits for the device
         with Hook(attack, "craft", context.view.step, context.owned.ids):
-            encoded = joined(list(legal.values())).encode()
-        packets |= dict(zip(itertools.chain(*legal), encoded, strict=True))
+            encoded = hooks.require_legal(list(made.values())).encode()
+        packets |= dict(zip(itertools.chain(*made), encoded, strict=True))
     return ForgedMessages(packets, {"notes": notes | worked, "trace": trace, "queries": queries})
 
 

@@ -27,7 +27,7 @@ from fedbench.core.blame import ask as ask
 from fedbench.core.blame import line, shown
 from fedbench.core.errors import IllegalPayloadError, PluginError
 from fedbench.core.tiling import finite_rows
-from fedbench.payload import FoldedMessages, KeptMessages, Payload, require_same_form
+from fedbench.payload import FoldedMessages, KeptMessages, Payload, joined, require_same_form
 from fedbench.payload.packets import Packet
 
 if TYPE_CHECKING:
@@ -274,8 +274,9 @@ def craft(
 ) -> tuple[Payload | list[Packet], Any]:
     """Call `Attack.craft`, and return a message for each of the hook's clients, and its memory.
 
-    It must return legal messages of the form of ``honest``, whose numbers may be anything, NaN
-    included; or a list of exactly `bytes`, for messages that a server should reject.
+    It must return messages of the form of ``honest``, whose numbers may be anything, NaN included,
+    and for which `require_legal` is still to be asked; or a list of exactly `bytes`, for messages
+    that a server should reject.
     """
     with advised(hook, view, undeclared.ATTACK, memory):
         sent, memory = hook.pair(view, memory, remedy="write: return messages, memory")
@@ -283,7 +284,6 @@ def craft(
         with hook:
             try:
                 require_same_form(honest, sent)
-                sent.check()
             except IllegalPayloadError as error:
                 raise hook.wrong(f"must return legal messages: {line(str(error))}") from error
         graph = any(x.requires_grad for x in sent.travelling().values())
@@ -296,6 +296,24 @@ def craft(
         messages = [Packet.raw(data) for data in sent]
     hook.must(len(messages) == len(hook.clients), f"{len(hook.clients)} messages", len(messages))
     return messages, memory
+
+
+def require_legal(made: Sequence[tuple[Hook, Payload]]) -> Payload:
+    """Return the messages of all calls in one payload, looked at once: a look waits for the device.
+
+    `PluginError` names the first call whose messages are not legal.
+    """
+    whole = joined([messages for _, messages in made])
+    try:
+        whole.check()
+    except IllegalPayloadError:
+        for hook, messages in made:
+            try:
+                messages.check()
+            except IllegalPayloadError as error:
+                raise hook.wrong(f"must return legal messages: {line(str(error))}") from error
+        raise
+    return whole
 
 
 def look(

@@ -9,6 +9,8 @@ import hashlib
 import itertools
 import json
 import shutil
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import asdict
@@ -524,3 +526,15 @@ def test_the_value_and_nothing_in_an_entry_chooses_what_is_replayed(board: Path)
     attacks = [f"attack-{i}" for i in range(20)]
     assert one.order(entry.id, attacks) != other.order(entry.id, attacks)
     assert one.order(entry.id, attacks) == one.order(entry.id, attacks[::-1])
+
+
+@pytest.mark.slow
+def test_who_verifies_a_beacon_still_stops_an_endless_recursion() -> None:
+    lines = (
+        "import sys; from fedbench.leaderboard.beacon import signed; "
+        "limit = sys.getrecursionlimit(); assert not signed(1, bytes(48)); "
+        "import py_ecc; print(limit, sys.getrecursionlimit())"
+    )
+    command = [sys.executable, "-c", lines]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert said[0] == said[1]

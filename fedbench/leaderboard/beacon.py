@@ -6,6 +6,9 @@ signature depends on the round alone, nobody knows it before, and anybody can ve
 
 import hashlib
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 
@@ -50,7 +53,21 @@ def published(number: int) -> datetime:
     return datetime.fromtimestamp(GENESIS + PERIOD * (number - 1), UTC)
 
 
+@contextmanager
+def recursion_limit_kept() -> Iterator[None]:
+    """Leave Python's recursion limit as it is: the import of py_ecc raises it to 100,000.
+
+    With so many calls an endless recursion, of a plug-in for instance, would end the process.
+    """
+    limit = sys.getrecursionlimit()
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
 @cache
+@recursion_limit_kept()
 def signed(number: int, signature: bytes) -> bool:
     """Tell if a signature is that of a round of quicknet, in about two seconds.
 

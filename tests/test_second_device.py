@@ -210,7 +210,7 @@ WRONG = (
     Wrong(
         "NumPy of a tensor of the device",
         "fedbench/payload/floats.py",
-        "self.x.cpu().contiguous().numpy()",
+        "fetched(self.x).contiguous().numpy()",
         "self.x.contiguous().numpy()",
         "device type tensor to numpy",
         STACKED,
@@ -218,8 +218,8 @@ WRONG = (
     Wrong(
         "what was received stays on the CPU",
         "fedbench/payload/floats.py",
-        "cls(sent(torch.from_numpy(x), device)), right",
-        "cls(torch.from_numpy(x)), right",
+        "cls(sent(x, device)), right",
+        "cls(x), right",
         "same device",
         STACKED,
     ),
@@ -281,7 +281,7 @@ WRONG = (
     Wrong(
         "a copy for each client",
         "fedbench/payload/floats.py",
-        "self.x.cpu().contiguous().numpy()",
+        "fetched(self.x).contiguous().numpy()",
         "np.stack([row.cpu().numpy() for row in self.x])",
         '"waits": [12, 17]',
     ),

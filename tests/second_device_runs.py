@@ -239,7 +239,10 @@ def packed() -> dict[str, dict[str, Any]]:
         back, _ = here.decode(packets, here.spec, second_device.DEVICE)
         counts = {"waits": sum(second_device.waits.values())} | dict(second_device.copied)
         assert all(x.device == second_device.DEVICE for x in back.travelling().values())
-        answers[name] = {"alike": alike and identical(back, there)} | counts
+        second_device.forget()
+        alike = alike and identical(back, there)
+        compared = {"waits to compare": sum(second_device.waits.values())}
+        answers[name] = {"alike": alike} | counts | compared
     return answers
 
 

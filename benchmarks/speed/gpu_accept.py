@@ -1,12 +1,12 @@
 """Acceptance run on a machine with a GPU, ten minutes at most: right there, and how fast.
 
-``make gpu-accept`` runs the stages of `gpu_stages.py` in order of importance. Each has its own
-share of the time and what earlier ones left over, and up to twice its share where it is slow: then
-the last ones have less. One that raises, or whose time is up, keeps what it wrote down until then,
-and the others go on in a new process: after an error a device is not to be trusted. All of it goes
-to one JSON after every stage, in ``benchmarks/results`` for an accelerator, and to tables at the
-end. It ends with 1 if a stage did not come to its end or found something wrong; a target of
-`gpu_report.py` that is missed is only shown.
+``make gpu-accept`` runs the stages of `gpu_stages.py` and `gpu_costs.py`, the most important first.
+Each has its own share of the time and what earlier ones left over, and up to twice its share where
+it is slow: then the last ones have less. One that raises, or whose time is up, keeps what it wrote
+down until then, and the others go on in a new process: after an error a device is not to be
+trusted. All of it goes to one JSON after every stage, in ``benchmarks/results`` for an accelerator,
+and to tables at the end. It ends with 1 if a stage did not come to its end or found something
+wrong; a target of `gpu_report.py` that is missed is only shown.
 
 ``--device cpu --quick`` tries the stages themselves on small sizes.
 """

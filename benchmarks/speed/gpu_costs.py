@@ -8,7 +8,6 @@ workers of a sweep on one GPU.
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,8 +21,8 @@ from typing import Any
 
 import torch
 from gpu_report import SECONDS
+from gpu_roofline import seconds as median_seconds
 from gpu_stages import CLASSES, QUICK, ROOT, STEPS, Job, Note, Training, Wrong, cohort, some
-from paired import timer
 from torch.profiler import ProfilerActivity, profile
 
 from fedbench.api import Shared
@@ -109,7 +108,7 @@ def alone(where: torch.device, job: Job, note: Note) -> None:
         "copy": lambda: x.clone(),
     }
     for name, work in works.items():
-        note(f"{name}, ms", timer(work).blocked_autorange(min_run_time=0.05).median / SECONDS)
+        note(f"{name}, ms", median_seconds(work) / SECONDS)
 
 
 def waits(job: Job, note: Note) -> None:
@@ -171,20 +170,9 @@ def wire(job: Job, note: Note) -> None:
             type(message).decode(packets, message.spec, where)
             finish(where)
 
-        took = {"encode": median(message.encode), "decode": median(back)}
+        took = {"encode": median_seconds(message.encode), "decode": median_seconds(back)}
         found = {"seconds": sum(took.values()), "threads": torch.get_num_threads()}
         note(f"{model} {protocol}", found | took)
-
-
-def median(work: Callable[[], object], turns: int = 5) -> float:
-    """Median wall time of a call, after one that warms up."""
-    work()
-    times = []
-    for _ in range(turns):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def precision(job: Job, note: Note) -> None:
@@ -260,8 +248,8 @@ def halved(engine: str, where: torch.device, note: Note) -> None:
 
 
 def sweep(job: Job, note: Note) -> None:
-    """Play a small sweep with one worker and with two on the device: the same records."""
-    digests = {}
+    """Play a small sweep with one worker and with two on the device: the same accuracies."""
+    reached = {}
     for workers in (1, 2):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "sweep.toml")
@@ -274,11 +262,11 @@ def sweep(job: Job, note: Note) -> None:
             took = time.perf_counter() - start
             lines = (done.stdout + done.stderr).strip().splitlines()
             found: dict[str, Any] = {"code": done.returncode, "seconds": took, "tail": lines[-6:]}
-            digests[workers] = accuracies(store)
-            note(f"{workers} workers", found | {"accuracies": digests[workers]})
+            reached[workers] = accuracies(store)
+            note(f"{workers} workers", found | {"accuracies": reached[workers]})
             if done.returncode:
                 raise Wrong(f"a sweep with {workers} workers ended with {done.returncode}")
-    if digests[1] != digests[2]:
+    if reached[1] != reached[2]:
         raise Wrong("one worker and two found different accuracies")
 
 

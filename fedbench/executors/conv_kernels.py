@@ -166,7 +166,9 @@ def measured(network: Network, load: Load, forms: Mapping[str, Convolve] = FORMS
     answer = stored(question, fits)
     if answer is None:
         try:
-            found = " ".join(faster(layer, load, forms) for layer in layers)
+            found = " ".join(
+                faster(layer, load, forms, number == 0) for number, layer in enumerate(layers)
+            )
         except torch.OutOfMemoryError:  # perhaps for a moment only, so this answer is not kept
             return Forms()
         answer = store(question, found, fits)
@@ -174,9 +176,12 @@ def measured(network: Network, load: Load, forms: Mapping[str, Convolve] = FORMS
     return Forms(frozenset(layer for layer, name in names if name == "matrices"))
 
 
-def faster(layer: Geometry, load: Load, forms: Mapping[str, Convolve] = FORMS) -> str:
+def faster(
+    layer: Geometry, load: Load, forms: Mapping[str, Convolve] = FORMS, first: bool = False
+) -> str:
     """Name the faster form: forward and backward, in turns, by the least time of each."""
-    launches = [there_and_back(layer, load, forms[name]) for name in ("groups", "matrices")]
+    names = ("groups", "matrices")
+    launches = [there_and_back(layer, load, forms[name], first) for name in names]
     ways = [replayed(launch, load.device) if load.replayed else launch for launch in launches]
     turns = [[_seconds(way, load.device) for way in ways] for _ in range(1 + TURNS)]
     groups, multiplied = (min(times) for times in zip(*turns[1:], strict=True))  # the first is cold
@@ -194,19 +199,24 @@ def replayed(launch: Callable[[], object], device: torch.device) -> Callable[[],
     return CudaGraphs()(work)
 
 
-def there_and_back(layer: Geometry, load: Load, form: Convolve) -> Callable[[], Tensor]:
-    """Make a launch of that layer alone, with random numbers, that returns a gradient."""
+def there_and_back(
+    layer: Geometry, load: Load, form: Convolve, first: bool = False
+) -> Callable[[], Tensor]:
+    """Make a launch of that layer alone, with random numbers, that returns a gradient.
+
+    The ``first`` layer of a network has no gradient of its images.
+    """
     device = load.device
     x = Key(0).uniform(load.clients, load.batch, *layer.image, device=device)
     weight = Key(1).uniform(load.clients, *layer.kernels, device=device)
 
-    def energy(x: Tensor, weight: Tensor) -> Tensor:
+    def energy(weight: Tensor, x: Tensor) -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, load.half, False):
             y = form(x, weight, stride=layer.stride, padding=layer.padding)
         return y.square().sum()
 
-    gradient = torch.vmap(torch.func.grad(energy, argnums=(0, 1)))
-    return lambda: gradient(x, weight)[1]
+    gradient = torch.vmap(torch.func.grad(energy, argnums=(0,) if first else (0, 1)))
+    return lambda: gradient(weight, x)[0]
 
 
 def _seconds(way: Callable[[], object], device: torch.device) -> float:

@@ -167,7 +167,7 @@ def asked(engine: Executor, clients: int, *ways: str, tenths: int = 10, steps: i
         f"{protocol.__module__}.{protocol.__qualname__}",
         f"batch {engine.schedule.batch_size}, {engine.precision}{augment}, {clients} clients, "
         f"{tenths} tenths of steps needed",
-        " or ".join(ways) + ("" if steps == STEPS else f", {steps} steps"),
+        f"{' or '.join(ways)} over {steps} steps",
         f"{machine(engine.shared.device)}, revision {REVISION}",
     )
     return "; ".join(parts)

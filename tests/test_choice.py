@@ -243,6 +243,19 @@ def test_each_layer_has_its_own_answer(answers: Path) -> None:
     assert first in form(5, slow_in_the_first, GROUPS, network).multiplied
 
 
+def test_only_the_first_layer_is_timed_without_a_gradient_of_its_images(answers: Path) -> None:
+    network = registry.load("model", "micro").build((1, 28, 28), 10)
+    differentiated: dict[tuple[int, ...], set[bool]] = {}
+
+    def noted(x: Tensor, weight: Tensor, **options: int) -> Tensor:
+        differentiated.setdefault(tuple(weight.shape), set()).add(x.requires_grad)
+        return GROUPS(x, weight, **options)
+
+    form(3, noted, noted, network)
+    first, *others = [layer.kernels for layer in geometries(network)]
+    assert differentiated == {first: {False}} | {kernels: {True} for kernels in others}
+
+
 def test_lock_step_convolves_with_what_was_chosen() -> None:
     shared, protocol, schedule = Shared(NETWORK, 3, CPU), in_float64(FedAvg()), Schedule(1, 4)
     clients = doubled(example_clients(protocol, shared))

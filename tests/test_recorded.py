@@ -204,7 +204,7 @@ def test_recordings_are_measured_over_as_many_steps_as_a_launch_has(
     monkeypatch.setattr(factory, "Recorded", partial(Recorded, play=slow_to_record))
     sleepy = Hooked(does=lambda leaf: time.sleep(0.2))
     padded = Padded(sleepy, CPU, Schedule(1, 4))
-    assert choose(padded, [12, 4, 4, 12]) == "padded"  # 3 steps: 0.6 s, or 0.2 and the recording
+    assert choose(padded, [12] * 4) == "padded"  # 3 steps: 0.6 s, or 0.2 and the recording
     assert choose(padded, [200] * 4) == "recorded"  # 16 steps: 3.2 s, or 1.2
 
 

@@ -8,6 +8,7 @@ refuses, and counts what the processor would wait for, what would be launched an
 It has one stream and no memory of its own: it finds no race and no use of a freed tensor.
 """
 
+import functools
 import sys
 import types
 from collections import Counter
@@ -106,7 +107,12 @@ def perform(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if operation in COPIES:
         return copy(operation, args, kwargs)
     given: list[Tensor] = []
-    replaced((args, kwargs), Tensor, lambda x: given.append(x))
+
+    def noted(x: Tensor) -> Tensor:
+        given.append(x)
+        return x.held if isinstance(x, Held) else x
+
+    on_cpu, options = replaced((args, kwargs), Tensor, noted)
     refuse(operation, args, given)
     name = operation._schema.name
     indices = list(args[1]) if name in INDEXED else []
@@ -117,13 +123,13 @@ def perform(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if name in WAITING or sized or carried:
         wait(operation)
     if operation not in IDLE and not is_view(operation):
-        launches[str(operation)] += 1
-    if kwargs.get("device") is not None:
-        kwargs = kwargs | {"device": HOST}
-    if kwargs.get("pin_memory"):
-        kwargs = kwargs | {"pin_memory": False}
-    out = operation(*on_host(args), **on_host(kwargs))
-    if torch.Tag.inplace_view in operation.tags:  # the argument gets another shape, too
+        launches[named(operation)] += 1
+    if options.get("device") is not None:
+        options["device"] = HOST
+    if options.get("pin_memory"):
+        options["pin_memory"] = False
+    out = operation(*on_cpu, **options)
+    if changes_shape(operation):  # the argument gets another shape, too
         with no_dispatch():
             operation(*args, **kwargs)
     return held_on_device(out, given)
@@ -142,12 +148,12 @@ def copy(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         blocking = not kwargs.get("non_blocking")
         kwargs = kwargs | {"device": HOST}
     if here and there:
-        launches[str(operation)] += 1
+        launches[named(operation)] += 1
     elif blocking:
         wait(operation)
     if here != there:
         copied["to device" if there else "to host"] += source.nbytes
-    out = operation(*on_host(args), **kwargs)
+    out = operation(*replaced(args, Held, lambda x: x.held), **kwargs)
     if operation is aten.copy_.default:
         return args[0]
     return Held(out) if there else out
@@ -175,6 +181,10 @@ def refuse(operation: Any, args: Any, given: list[Tensor]) -> None:
         )
 
 
+named = functools.cache(str)  # of an operation, which makes its name anew each time
+
+
+@functools.cache
 def is_view(operation: Any) -> bool:
     """Whether the result is a part of the memory of an argument, which costs nothing."""
     infos = [argument.alias_info for argument in operation._schema.arguments]
@@ -183,20 +193,21 @@ def is_view(operation: Any) -> bool:
     return views and all(info is not None for info in returned)
 
 
+@functools.cache
+def changes_shape(operation: Any) -> bool:
+    """Whether the argument itself gets another shape."""
+    return torch.Tag.inplace_view in operation.tags
+
+
 def replaced(tree: Any, kind: type[Tensor], new: Callable[[Any], Any]) -> Any:
     """Return an operation's arguments or results with other tensors for those of a kind."""
     if isinstance(tree, kind):
         return new(tree)
-    if isinstance(tree, tuple | list):
+    if isinstance(tree, (tuple, list)):
         return type(tree)([replaced(part, kind, new) for part in tree])
     if isinstance(tree, dict):
         return {name: replaced(part, kind, new) for name, part in tree.items()}
     return tree
-
-
-def on_host(tree: Any) -> Any:
-    """Replace tensors of the device by those that they hold."""
-    return replaced(tree, Held, lambda x: x.held)
 
 
 def held_on_device(out: Any, given: list[Tensor]) -> Any:

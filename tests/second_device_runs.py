@@ -59,11 +59,12 @@ class Process:
         return json.loads(line)
 
     def end(self) -> None:
-        """Let the process end, and wait until it has."""
+        """End the process, which waits for a question; torch would take a second to leave."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
+        self._process.kill()
         self._process.wait()
+        self._process.stdin.close()
         self._process.stdout.close()
 
 

@@ -268,6 +268,19 @@ def test_help_does_not_wait_for_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
+def test_a_run_does_not_wait_for_what_few_runs_need() -> None:
+    code = (
+        "import sys, torch, fedbench.run; from fedbench.payload import Rankings\n"
+        "Rankings(torch.tensor([[1, 0]], dtype=torch.int32), (2,)).values()\n"
+        "heavy = 'scipy.signal scipy.stats sklearn pandas matplotlib opacus torch._dynamo'\n"
+        "imported = set(heavy.split()) & set(sys.modules)\n"
+        "sys.exit(f'imported {imported}' if imported else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_edge_of_a_long_parametrisation_is_one_of_its_cases(
     edges_that_are_no_cases: list[str],
 ) -> None:

@@ -531,6 +531,10 @@ def test_rounds_of_nobody_of_one_and_of_the_malicious_alone_are_played(protocol:
 DIVERGED = "the deployed model's scores are not finite: such images count as wrong"
 
 
+@pytest.mark.edges(
+    *("fedavg", "fedmog", "signsgd", "topk", "randk", "qsgd", "drive", "cast", "feddrop"),
+    *("fedpm", "fedmrn", "fsl", "fedsparse", "decomfl", "skellam"),
+)
 @pytest.mark.parametrize("protocol", registry.names("protocol"))
 def test_a_run_that_diverges_is_scored_and_says_so(protocol: str) -> None:
     fields = {"per_round": 6, "rounds": 2, "local_models": True, "protocol": protocol}

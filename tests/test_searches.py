@@ -85,7 +85,7 @@ MIXED = registry.load("defense", "nnm:f=2+multi-krum:f=2")
 
 
 @pytest.mark.parametrize("rule", [*RULES, Bulyan(f=1), MIXED, GeometricMedian()], ids=repr)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("attack", [OptIPM(), OptALIE()], ids=repr)
 def test_no_strength_on_a_fine_grid_hurts_more_than_it(attack: Any, seed: int, rule: Any) -> None:
     here = round_of(rows(seed), rule)

@@ -107,11 +107,10 @@ def test_labels_of_an_attack_are_looked_at_before_it_trains() -> None:
             return x, y + 3
 
     clients, engine = example_clients(FedAvg(), SHARED), Loop(FedAvg(), SHARED, Schedule(1, 4))
-    updates = engine.train(clients)[0]
     rule = r"poison in round 0 for client 9 must return labels from 0 to 2, got \(3, 4\)"
     owned = threat_model.OwnedRows(torch.tensor([1]), [9], [0], 1, Secret.of(0, "test"))
     with pytest.raises(PluginError, match=rule):
-        threat_model.train(Shifted(), engine, clients, updates, owned, None, 0)
+        threat_model.train(Shifted(), engine, clients, owned, None, 0)
 
 
 def test_the_mask_is_the_end_of_a_stable_sort_and_its_gradient_goes_straight_through() -> None:

@@ -38,6 +38,11 @@ def ones_of(view: AttackView, knows: Literal["colluders", "all"]) -> tuple[Tenso
     return read.sum(dim=0), len(read)
 
 
+def odds(p: Tensor) -> Tensor:
+    """Return ``p / (1 - p)`` of probabilities."""
+    return p / (1 - p)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Complement(Attack):
     """Every colluder sends ``1 - b`` with the bits b of its own message, or of their majority.
@@ -226,9 +231,9 @@ class MaskVotes(Reader):
         """Draw or threshold the changed probabilities.
 
         With ``density=benign`` exactly so many bits are 1: the most probable ones, equals in an
-        order of the adversary's key, or a sample of that size, the largest of ``logit(theta) +
-        logistic noise`` (Pareto sampling: Rosen, Journal of Statistical Planning and Inference 62,
-        1997); a Bernoulli sample is where that sum is above 0.
+        order of the adversary's key, or a sample of that size, those with the largest ``theta / (1
+        - theta) * u / (1 - u)``, u uniform (Pareto sampling: Rosen, Journal of Statistical Planning
+        and Inference 62, 1997); a Bernoulli sample is where that is above 1.
         """
         counts, b = ones_of(view, self.knows)
         theta, memory = self.changed(view, counts.double() / b, memory)
@@ -244,12 +249,13 @@ class MaskVotes(Reader):
             tie = key.uniform(len(theta), device=theta.device)
             bits = largest((theta + 1e-6 * tie)[None], ones)
         else:
-            u = key.uniform(rows, len(theta), device=theta.device, skip=skip)
-            # The clip keeps certain bits certain: 24-bit draws reach +-17.4 only.
-            wanted = torch.logit(theta, eps=1e-16)
+            uniform = key.uniform(rows, len(theta), device=theta.device, skip=skip)
+            # The clip keeps certain bits certain: the odds of 24-bit draws reach 2^25 only.
+            wanted = odds(theta.clamp(1e-16, 1 - 1e-16))
             at_once = rows if accelerated(theta.device) else 1  # a row's numbers stay in cache
-            noises = (some.double().add_(2.0**-25).logit_() for some in torch.split(u, at_once))
-            bits = torch.cat([largest(noise.add_(wanted), ones) for noise in noises])
+            some = torch.split(uniform, at_once)
+            drawn = (odds(u.double().add_(2.0**-25)).mul_(wanted) for u in some)
+            bits = torch.cat([largest(ranked, ones) for ranked in drawn])
         return with_bits(view.own, bits), memory
 
 

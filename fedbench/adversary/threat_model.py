@@ -241,21 +241,17 @@ def train(
     attack: Attack,
     executor: Executor,
     clients: Sequence[Client],
-    updates: Tensor,
     owned: OwnedRows,
     before: Tree | None,
     step: int,
     learned: Tensor | None = None,
 ) -> Tensor:
-    """``(m, d)``: updates of the adversary's clients after the attack's own training.
+    """``(m, d)``: updates of the adversary's clients after the training of an attack that trains.
 
-    It starts where these clients' honest training starts; they remember the honest one. An attack
-    that does not train has the honest ``updates (n, d)``. ``before`` is what came a round ago,
-    ``learned`` the answer of `learn`.
+    It starts where these clients' honest training starts; they remember the honest one. ``before``
+    is what came a round ago, ``learned`` the answer of `learn`.
     `PluginError` if it raised, or returned no images, labels or gradients of that form.
     """
-    if not attack.trains:
-        return updates[sent(owned.rows, updates.device)]
     poisoned = []
     network = executor.shared.network
     for i, number, row in zip(owned.ids, owned.numbers, owned.rows.tolist(), strict=True):

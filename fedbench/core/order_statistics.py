@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedbench.core.devices import accelerated
-from fedbench.core.tiling import WIDEST, row_sums
+from fedbench.core.tiling import WIDEST, all_finite, row_sums
 
 _ROWS = 32  # up to here the network is as fast as NumPy's sort
 
@@ -133,7 +133,8 @@ def largest(x: Tensor, count: int) -> Tensor:
     """
     if not count:
         return torch.zeros(x.shape, dtype=torch.bool, device=x.device)
-    x = x.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    if x.is_floating_point() and (accelerated(x.device) or not all_finite([x])):
+        x = x.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
     if len(x) and not accelerated(x.device) and x.dtype in (torch.float32, torch.float64):
         at = x.shape[1] - count  # NumPy's partition, row by row, is faster than topk
         last = torch.from_numpy(np.stack([np.partition(row, at)[at] for row in x.numpy()]))[:, None]

@@ -11,10 +11,11 @@ def scatter_distinct(out: Tensor, dim: int, places: Tensor, values: Tensor) -> T
     stays: of a ranking of millions of edges that takes longer than all the rest. Here the result
     does not depend on the order, so the mode is left for this one call.
     """
-    deterministic = torch.are_deterministic_algorithms_enabled()
+    if not torch.are_deterministic_algorithms_enabled():  # to set it imports half of torch
+        return out.scatter_(dim, places, values)
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(False)
     try:
         return out.scatter_(dim, places, values)
     finally:
-        torch.use_deterministic_algorithms(deterministic, warn_only=warns)
+        torch.use_deterministic_algorithms(True, warn_only=warns)

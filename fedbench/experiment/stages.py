@@ -112,8 +112,10 @@ def attack_context(
     if part is not None:
         context = dataclasses.replace(context, worked=part.worked)
     state.learned = threat_model.learn(attack, context, state.learned)
+    if not attack.trains:
+        return context
     local = (owned, state.last_broadcast, view.step, state.learned)
-    own = threat_model.train(attack, setup.executor, clients, updates, *local)
+    own = threat_model.train(attack, setup.executor, clients, *local)
     return dataclasses.replace(context, trained=own)
 
 

@@ -47,7 +47,8 @@ class Payload(ABC):
         return False
 
     def __len__(self) -> int:
-        return next(iter(self._tensors().values())).shape[0]
+        fields = (getattr(self, name) for name in _fields(type(self)))
+        return next(value for value in fields if isinstance(value, Tensor)).shape[0]
 
     def _tensors(self) -> dict[str, Tensor]:
         fields = ((name, getattr(self, name)) for name in _fields(type(self)))

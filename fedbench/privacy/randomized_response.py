@@ -6,7 +6,6 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from scipy.signal import lfilter
 
 from fedbench.core.errors import require
 from fedbench.privacy.conversion import Floats, check_delta
@@ -50,6 +49,8 @@ class RandomizedResponse:
     @cached_property
     def _window(self) -> tuple[int, int, Floats, Floats]:
         """First ``k``, one past the last ``k``, and ``S_k`` and ``D_k`` in between."""
+        from scipy.signal import lfilter  # a second of every start of fedbench, at the top
+
         mean = self.n * (1 - self.p)
         reach = 13 * math.sqrt(mean * self.p) + 60
         first = max(0, math.floor(mean - reach))

@@ -8,6 +8,7 @@ clients are half of a round.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -89,6 +90,7 @@ def half_malicious(scenario: Scenario) -> float:
     return exceeds(scenario, math.ceil(scenario.per_round / 2) - 1)
 
 
+@cache  # a table has a few networks and hundreds of runs
 def forward_operations(model: str, image: tuple[int, int, int], classes: int) -> float:
     """Floating-point operations of a forward pass of one image, counted on shapes alone."""
     network: Network = registry.load("model", model).build(image, classes)

@@ -78,7 +78,7 @@ def test_a_clip_is_priced_at_its_diameter_or_its_radius() -> None:
     assert exact < replaced.bounds["probit"] < exact * 1.0001
 
 
-@pytest.mark.edges("0.05-5-1", "0.2-1000000-1000")
+@pytest.mark.edges("0.2-1000000-1000")
 @pytest.mark.parametrize("times", [1, 20, 1000])
 @pytest.mark.parametrize("d", [5, 1000, 10**6])
 @pytest.mark.parametrize("radius", [0.05, 0.2])
@@ -91,6 +91,7 @@ def test_the_rdp_of_a_few_orders_is_that_of_all(d: int, radius: float, times: in
         assert best <= price(event, exposed(times=times), 1e-5).bounds["rdp"] <= loss * best
 
 
+@pytest.mark.edges("GaussianSum", "MaskSample1", "NoisySigns", "FlippedBits")
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
 def test_the_least_bound_wins_and_more_costs_more(event: DpEvent) -> None:
     views = [TWENTY, exposed(sampling="poisson"), exposed(sees="sum")]

@@ -73,7 +73,7 @@ def test_who_looks_over_the_shoulder_of_a_rule_changes_nothing() -> None:
     ("mechanism", "changes", "seen_by_all"),
     [
         ("noisy-sign", {}, False),
-        ("noisy-sign", {"sees": "sum"}, False),
+        pytest.param("noisy-sign", {"sees": "sum"}, False, marks=pytest.mark.slow),
         pytest.param("mask-gaussian", {"sees": "hidden-sum"}, True, marks=pytest.mark.slow),
         ("noisy-sign", {"sees": "model"}, True),
         ("dp-fedavg", {}, True),

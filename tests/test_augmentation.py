@@ -136,6 +136,7 @@ def trained(kind: type[Executor], protocol: FedAvg, schedule: Schedule, **option
     return kind(in_float64(protocol), SHARED, schedule, **options).train(clients)[0]
 
 
+@pytest.mark.edges("fedavg-True", "fedmrn-False", "byz-dasha-page-True")
 @pytest.mark.parametrize("coins", [False, True])
 @pytest.mark.parametrize("name", ["fedavg", "fedmrn", "byz-dasha-page"])
 def test_all_executors_change_images_alike(name: str, coins: bool) -> None:

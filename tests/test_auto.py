@@ -221,6 +221,7 @@ def test_what_is_played_is_the_worst_of_what_was_tried(protocol: str) -> None:
             assert max(gains) > 1.05 * max(early)
 
 
+@pytest.mark.edges("fedavg-False", "signsgd-True")
 @pytest.mark.parametrize(
     ("protocol", "climbs"), [("fedavg", False), ("drive", False), ("signsgd", True), ("fsl", True)]
 )
@@ -233,6 +234,7 @@ def test_it_climbs_only_where_the_alphabet_sets_a_limit(protocol: str, climbs: b
     assert gradients <= PASSES
 
 
+@pytest.mark.edges("auto:knows=own", "auto:knows=colluders")
 @pytest.mark.parametrize("attack", ["auto:knows=own", "auto:knows=colluders", "auto:asks=false"])
 def test_each_tier_has_its_version(attack: str) -> None:
     record = fedbench.play(SMALL.model_copy(update={"attack": attack}), device="cpu")

@@ -64,9 +64,7 @@ def play(**changes: Any) -> Round:
 @pytest.mark.edges(
     "eden-sign-flip:scale=3-wire",
     "qsgd-sign-flip:scale=3-codec",
-    "randk-sign-flip:scale=3-wire",
     "signsgd-sign-flip:scale=3-codec",
-    "fedsparsify-sign-flip:scale=3-codec",
     "topk:error_feedback=true-sign-flip:scale=3-wire",
 )
 @pytest.mark.parametrize("via", ["codec", "wire"])

@@ -40,7 +40,7 @@ def slowly(names: Iterable[str], slow: Collection[str]) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.slow) if name in slow else name for name in names]
 
 
-SLOW = ("signguard", "flame", "deepsight")
+SLOW = ("signguard", "flame", "deepsight", "dnc", "smea", "mda", "fldetector")
 
 
 @pytest.mark.parametrize("name", slowly(registry.names("defense"), SLOW))

@@ -341,6 +341,7 @@ def test_poisonedfl_draws_its_signs_once_and_goes_by_what_it_received() -> None:
     assert float(third[1][0].norm()) == pytest.approx(2 * 0.5 * math.sqrt(40))
 
 
+@pytest.mark.edges("byz-ef21")
 @pytest.mark.parametrize("protocol", ["byz-dasha-page", "byz-ef21", "rosdhb"])
 def test_poisonedfl_pushes_a_model_that_a_seed_or_a_coin_follows(protocol: str) -> None:
     shape: dict[str, Any] = {"clients": 4, "per_round": 4, "rounds": 2, "malicious": 0.25}

@@ -141,6 +141,7 @@ OWN = {  # what task.model() may return
 }
 
 
+@pytest.mark.edges("module-fedpm", "instance-fedmrn", "function-fedavg")
 @pytest.mark.parametrize("protocol", ["fedavg", "fedpm", "fedmrn"])  # the last two freeze weights
 @pytest.mark.parametrize("kind", OWN)
 def test_a_module_and_arrays_of_ones_own_train_in_both_halves(kind: str, protocol: str) -> None:

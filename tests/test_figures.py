@@ -155,15 +155,9 @@ def words(figure: Figure) -> list[str]:
 # every kind
 
 
+@pytest.mark.edges("5-3-bits", "5-3-rounds", "5-3-share", "5-3-epsilon")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("count", "attacks"),
-    [
-        (5, 3),
-        pytest.param(2, 1, marks=pytest.mark.slow),
-        pytest.param(30, 3, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("count", "attacks"), [(5, 3), (2, 1), (30, 3)])
 def test_no_text_is_cut_or_overlaps_another(kind: str, count: int, attacks: int) -> None:
     legible(KINDS[kind].compose(crowd(count, attacks)))
 
@@ -796,6 +790,7 @@ def sketched(kind: str, table: list[summary.Row], width: int, encoding: str = "u
     return raw.getvalue().decode(encoding).splitlines()
 
 
+@pytest.mark.edges("rounds", "bits", "heatmap", "cohort")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sketch_is_as_wide_as_the_terminal(kind: str) -> None:
     table = crowd(5, 5)
@@ -863,10 +858,11 @@ def test_every_attack_of_ours_has_a_colour_and_those_played_together_differ() ->
         assert len(set(colours)) == len(together), protocol
 
 
+@pytest.mark.edges("4.0-rounds", "4.0-bits", "4.0-heatmap")
 @pytest.mark.parametrize(
     "kind", ["rounds", "bits", "heatmap", "impact", "share", "cohort", "epsilon"]
 )
-@pytest.mark.parametrize("width", [4.0, pytest.param(7.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("width", [4.0, 7.0])
 def test_a_picture_is_as_wide_as_was_asked_for_and_legible(kind: str, width: float) -> None:
     table = {"share": over_shares, "cohort": in_cohorts}.get(kind, noisy)()
     figure = KINDS[kind].compose(table, layout.View(width=width))

@@ -69,8 +69,8 @@ def test_a_field_has_the_default_of_its_command(
         ("audit --adjacency z", {"zero-out"}),
         ("leaderboard pl", {"plan"}),
         ("attack --data", {"--dataset", "--data-seed"}),
-        ("attack --preset dem", {"demo"}),
-        ("show trim", {"trimmed-mean"}),
+        pytest.param("attack --preset dem", {"demo"}, marks=pytest.mark.slow),
+        pytest.param("show trim", {"trimmed-mean"}, marks=pytest.mark.slow),
         ("list part", {"partitions"}),
     ],
 )

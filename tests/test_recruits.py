@@ -83,6 +83,7 @@ def which(setup: Setup, before: Any, view: AttackView, step: int) -> list[int]:
     return [next(i for i in owned if identical(messages[i], row)) for row in rows]
 
 
+@pytest.mark.edges("None-8", "25-8", "5-5")
 @pytest.mark.parametrize(("wanted", "count"), [(None, 8), (25, 8), (8, 8), (5, 5), (1, 1)])
 def test_recruits_are_its_own_clients_in_the_round_or_not_with_their_honest_messages(
     wanted: int | None, count: int

@@ -187,6 +187,7 @@ FORGED = {
 }
 
 
+@pytest.mark.edges("one byte", "outside the group", "no point", "infinity")
 @pytest.mark.parametrize("kind", FORGED)
 def test_a_value_of_drand_that_the_chain_did_not_sign_is_refused(board: Path, kind: str) -> None:
     freeze(board, "2026", "drand quicknet round 1000", [])

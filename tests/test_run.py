@@ -558,7 +558,14 @@ def game(**plugins: Any) -> tuple[Setup, RunState]:
     return setup, RunState(FEEDBACK.init(setup.shared))
 
 
-@pytest.mark.parametrize("attack", [NoAttack(), SignFlip(via="wire"), DynOpt(via="wire")])
+@pytest.mark.parametrize(
+    "attack",
+    [
+        NoAttack(),
+        SignFlip(via="wire"),
+        pytest.param(DynOpt(via="wire"), marks=pytest.mark.slow),
+    ],
+)
 def test_error_feedback_passes_an_attacked_round(attack: Any) -> None:
     setup, state = game(attack=attack, defense=TrimmedMean(f=2))
     start = state.server.clone()

@@ -139,6 +139,7 @@ TABLE = [
 ]
 
 
+@pytest.mark.edges("1.1-0.01-10000-5.632-5.193", "50.0-0.01-10-0.0037-0.00115")
 @pytest.mark.parametrize(("z", "rate", "steps", "rdp", "truth"), TABLE)
 def test_poisson_epsilons_are_those_of_the_table(
     z: float, rate: float, steps: int, rdp: float, truth: float

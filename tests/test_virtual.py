@@ -214,6 +214,7 @@ def test_the_share_of_malicious_clients_is_exact() -> None:
     assert int(malicious[torch.arange(clients)].sum()) == malicious.count == round(clients / 10)
 
 
+@pytest.mark.edges("fixed", "poisson")
 @pytest.mark.parametrize("sampling", ["fixed", "poisson", "stratified"])
 def test_rounds_of_very_many_clients_have_the_law_of_those_of_few(sampling: str) -> None:
     kinds: dict[str, Any] = {"cohorts": "stratified"} if sampling == "stratified" else {}

@@ -133,6 +133,7 @@ def largest(x: Tensor, count: int) -> Tensor:
     """
     if not count:
         return torch.zeros(x.shape, dtype=torch.bool, device=x.device)
+    # on an accelerator a copy costs less than to wait for the answer
     if x.is_floating_point() and (accelerated(x.device) or not all_finite([x])):
         x = x.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
     if len(x) and not accelerated(x.device) and x.dtype in (torch.float32, torch.float64):

@@ -123,7 +123,7 @@ def perform(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if name in WAITING or sized or carried:
         wait(operation)
     if operation not in IDLE and not is_view(operation):
-        launches[named(operation)] += 1
+        launches[name_of(operation)] += 1
     if options.get("device") is not None:
         options["device"] = HOST
     if options.get("pin_memory"):
@@ -148,7 +148,7 @@ def copy(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         blocking = not kwargs.get("non_blocking")
         kwargs = kwargs | {"device": HOST}
     if here and there:
-        launches[named(operation)] += 1
+        launches[name_of(operation)] += 1
     elif blocking:
         wait(operation)
     if here != there:
@@ -181,7 +181,7 @@ def refuse(operation: Any, args: Any, given: list[Tensor]) -> None:
         )
 
 
-named = functools.cache(str)  # of an operation, which makes its name anew each time
+name_of = functools.cache(str)  # of an operation, which makes its name anew each time
 
 
 @functools.cache

@@ -233,9 +233,16 @@ VARIANTS = [
     *("terngrad:error_feedback=true", "topk:k=0.05,error_feedback=true"),
     "topk:k=0.1,error_feedback=true,index=entropy",
 ]
+COMMON = {  # the others are slow tests
+    *("drive:error_feedback=true", "eden:bits=2.5", "fedavg:server=yogi", "fedmask:down=values"),
+    *("fedmrn:when=after,sm=false", "fedsparsify:initial=0.5,where=server", "pbm:m=1,clients=1"),
+    *("qsgd:norm=l2,bucket=0,code=elias", "signsgd:zero=random,tie=random"),
+}
 
 
-@pytest.mark.parametrize("text", [*registry.names("protocol"), *VARIANTS])
+@pytest.mark.parametrize(
+    "text", [*registry.names("protocol"), *slowly(VARIANTS, {*VARIANTS} - COMMON)]
+)
 def test_every_protocol_keeps_its_promises(text: str) -> None:
     check_protocol(registry.load("protocol", text))
 

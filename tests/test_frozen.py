@@ -74,7 +74,7 @@ COUNTED = (
 ELSEWHERE = ("id", "digest", "fedbench", "python", "torch", "numpy", "platform", "processor")
 
 FILES = sorted(path.stem for path in FROZEN.glob("*.txt"))
-SLOW = ("attack", "check-board")  # files of commands that take more than two seconds
+SLOW = ("attack", "check-board", "render")  # files of commands that take a second and more
 ID = re.compile(r"(?<![\w.])(?=[a-f]*[0-9])[0-9a-f]{12,64}\b")  # or a digest; no decimals
 
 

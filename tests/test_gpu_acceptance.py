@@ -41,6 +41,19 @@ SCRIPT = Path(gpu_accept.__file__)
 SHARED = Shared(NETWORK, 3, CPU)
 
 
+@pytest.mark.edges(
+    "fedavg",
+    "fsl",
+    "fedpm",
+    "fedmrn",
+    "signsgd",
+    "qsgd",
+    "drive",
+    "topk",
+    "fedsparse",
+    "feddrop",
+    "fedkseed",
+)
 @pytest.mark.parametrize("name", registry.names("protocol"))
 def test_lock_step_sends_what_the_loop_sends(name: str) -> None:
     (found,) = compare(name, CPU, ["loop", "padded"])  # of a CPU the loop is the other side

@@ -328,6 +328,14 @@ def linked(path: Path) -> None:
     path.symlink_to(outside)
 
 
+@pytest.mark.edges(
+    "a seed that is missing",
+    "an edited result",
+    "an attack by nobody",
+    "records behind a link",
+    "an edited source",
+    "no source",
+)
 @pytest.mark.parametrize("what", TAMPERED)
 def test_records_and_sources_that_were_tampered_with_are_found_out(what: str, board: Path) -> None:
     text, tamper = TAMPERED[what]

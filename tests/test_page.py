@@ -234,6 +234,7 @@ def stem(of: Entry) -> str:
     return of.file_name.removesuffix(".json")
 
 
+@pytest.mark.slow
 def test_the_tables_are_there_as_csv_and_json_and_the_page_links_to_them(site: Path) -> None:
     rows = json.loads((site / "leaderboard.json").read_text())
     index = Page(site / "index.html")

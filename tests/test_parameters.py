@@ -243,6 +243,20 @@ def play(protocol: Protocol[Any]) -> None:
     assert protocol.model_bits(shared, state) > 0
 
 
+@pytest.mark.edges(
+    "fedavg",
+    "fsl",
+    "fedpm",
+    "fedmrn",
+    "signsgd",
+    "qsgd",
+    "eden",
+    "topk",
+    "fedsparse",
+    "feddrop",
+    "decomfl",
+    "skellam",
+)
 @pytest.mark.parametrize("name", registry.names("protocol"))
 def test_no_number_makes_a_protocol_crash(name: str) -> None:
     for protocol in extremes("protocol", name):

@@ -432,6 +432,9 @@ COMPRESSORS = (
 )
 
 
+@pytest.mark.edges(
+    "topk:k=0.05", "randk:k=0.1", "qsgd:", "fedpaq:levels=1", "terngrad:", "drive:", "ef-signsgd:"
+)
 @pytest.mark.parametrize("name", COMPRESSORS.split())
 def test_what_is_fed_back_does_not_grow_without_end(name: str) -> None:
     # A compressor that leaves a share q < 1 of the norm keeps less than q / (1 - q) updates.

@@ -163,6 +163,17 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.edges(
+    "floats",
+    "masks",
+    "memories",
+    "scalars",
+    "updates protected",
+    "poisoned samples",
+    "poisoned gradients",
+    "root data",
+    "drop-outs",
+)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_on_a_cluster_is_the_local_run_to_the_last_bit(
     name: str, made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch

@@ -514,6 +514,21 @@ LONELY = SMALL.model_copy(  # a client a round, which does little
 )
 
 
+@pytest.mark.edges(
+    "fedavg",
+    "fsl",
+    "fedpm",
+    "fedmrn",
+    "signsgd",
+    "qsgd",
+    "drive",
+    "topk",
+    "fedsparse",
+    "feddrop",
+    "decomfl",
+    "byz-ef21",
+    "skellam",
+)
 @pytest.mark.parametrize("protocol", registry.names("protocol"))
 def test_rounds_of_nobody_of_one_and_of_the_malicious_alone_are_played(protocol: str) -> None:
     fields = {"protocol": protocol, "sampling": "poisson", "attack": "sign-flip"}

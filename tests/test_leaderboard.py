@@ -1093,11 +1093,11 @@ def test_three_differences_are_tested_more_strictly_than_one() -> None:
 
 
 def test_a_ranking_says_which_differences_its_seeds_can_tell() -> None:
-    assert ranking([ranked(0.8)]).told is None
+    assert ranking([ranked(0.8)]).least_difference is None
     # differences of 0.1 up and down have a deviation of 0.1 sqrt(12 / 11) = 0.1044
-    told = ranking([ranked(0.8), ranked(0.7, noise=0.1)]).told
-    assert told == pytest.approx(detectable(0.104447, 12, 0.05), abs=1e-5)
-    assert ranking([ranked(0.8), ranked(0.7)]).told == pytest.approx(0.0, abs=1e-9)
+    least = ranking([ranked(0.8), ranked(0.7, noise=0.1)]).least_difference
+    assert least == pytest.approx(detectable(0.104447, 12, 0.05), abs=1e-5)
+    assert ranking([ranked(0.8), ranked(0.7)]).least_difference == pytest.approx(0.0, abs=1e-9)
 
 
 def test_an_entry_that_nobody_has_played_again_has_no_rank_nor_has_one_of_a_track_for_show() -> (

@@ -227,10 +227,10 @@ def test_a_sweep_plays_what_is_missing_and_tells_it(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         with LocalEngine(options, 1) as engine, Listener() as first:
             tally = Sweep(engine, store, first).play(runs[1:])
-        assert (tally.played, tally.found, tally.left) == (runs[1:], [], [])
+        assert (tally.played, tally.recorded, tally.left) == (runs[1:], [], [])
         with LocalEngine(options, 1) as engine, Listener() as second:
             tally = Sweep(engine, store, second).play(runs)
-        assert (tally.played, tally.found) == (runs[:1], runs[1:])
+        assert (tally.played, tally.recorded) == (runs[:1], runs[1:])
     life = ["started", "round", "round", "finished"]
     assert first.heard == [(what, "sign-flip") for what in life]
     assert sorted(second.heard) == sorted([("found", "sign-flip"), *((x, "none") for x in life)])

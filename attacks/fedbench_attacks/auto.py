@@ -229,16 +229,16 @@ class Rehearsed:
         """Try candidates until the budget is spent, and return the one to be played."""
         gain = self.past.gain
         candidates = self.candidates()
-        known = sorted((name for name in candidates if name in gain), key=lambda name: -gain[name])
+        rated = sorted((name for name in candidates if name in gain), key=lambda name: -gain[name])
         new = [name for name in candidates if name not in gain]
         last = self.queries // 4 if self.free else 0  # for what follows the candidates
         if self.view.own.bounded:
             last = min(self.passes - self.reserved, last)
-        kept = last + (self.queries - last) // 3 if new else last
+        spared = last + (self.queries - last) // 3 if new else last
         try:
-            while known and self.queries > kept:
-                self.attempt(known[0], candidates[known.pop(0)])
-            for name in [*new, *known]:
+            while rated and self.queries > spared:
+                self.attempt(rated[0], candidates[rated.pop(0)])
+            for name in [*new, *rated]:
                 if self.queries > last:
                     self.attempt(name, candidates[name])
             self.climb()
@@ -278,11 +278,11 @@ class Rehearsed:
             "wrong labels sign": -torch.sign(self.slope(wrong, self.neutral.answer)),
             "wrong labels trained": (self.view.trained - self.view.updates).mean(dim=0),
         }
-        found: dict[str, Callable[[], None]] = {}
+        tries: dict[str, Callable[[], None]] = {}
         if isinstance(self.view.own, Rankings | TopRankings):
-            found |= {f"crossing {share:g}": partial(self.cross, share) for share in (1.0, 0.3)}
+            tries |= {f"crossing {share:g}": partial(self.cross, share) for share in (1.0, 0.3)}
         elif self.free:
-            found["overflow"] = self.overflow
+            tries["overflow"] = self.overflow
         pushes: list[tuple[Origin, str, Tensor | None]] = [
             (other, other.name + name, direction)
             for other in self.origins[1:]
@@ -293,11 +293,11 @@ class Rehearsed:
             assert direction is not None
             length = float(torch.linalg.vector_norm(direction))
             if 0 < length < math.inf:
-                found[name] = partial(self.push, name, direction * (origin.size / length), origin)
+                tries[name] = partial(self.push, name, direction * (origin.size / length), origin)
         names = installed(type(self.view.own), self.allowed) if self.free else []
         if self.queries < SEARCH:
             names = [name for name in names if not registry.load("attack", name).needs().defense]
-        return found | {name: partial(self.copy, name) for name in names}
+        return tries | {name: partial(self.copy, name) for name in names}
 
     def overflow(self) -> None:
         """Try the push along the gradient after which a mean has no finite scores."""
@@ -331,10 +331,10 @@ class Rehearsed:
     def pushed(self, name: str, push: Tensor, origin: Origin, strength: float) -> float:
         """Try one strength of a push, and return the loss."""
         row = origin.base + strength * push
-        known = (
+        already = (
             row if origin is self.origins[0] else None
         )  # the gradient is not one of the other's rows
-        return self.rate(f"{name} x {strength:.3g}", origin.send(row), known).loss
+        return self.rate(f"{name} x {strength:.3g}", origin.send(row), already).loss
 
     def cross(self, share: float) -> None:
         """Try the ranking that carries edges over the cut whose change raises the loss."""
@@ -343,10 +343,10 @@ class Rehearsed:
         model = self.view.deployed(self.neutral.answer)
         assert isinstance(model, dict)
         sums = self.honest.double().mean(dim=0) * (self.view.n - len(own))
-        kept = [int((leaf != 0).sum()) for leaf in model.values()][: len(own.sizes)]
+        counts = [int((leaf != 0).sum()) for leaf in model.values()][: len(own.sizes)]
         sizes = list(own.sizes)
         parts = torch.split(sums, sizes), torch.split(self.gradient, sizes)
-        layers = zip(*parts, kept, strict=True)
+        layers = zip(*parts, counts, strict=True)
         row = torch.cat([crossing(s, g, k, len(own), share) for s, g, k in layers])
         self.rate(f"crossing {share:g}", own.nearest(row.expand(len(own), -1)), row)
 

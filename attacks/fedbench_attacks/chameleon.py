@@ -75,14 +75,14 @@ class Chameleon(Pixel):
         return staged
 
 
-def last_layer(gradient: Tree, kept: Sequence[str]) -> Tree:
+def last_layer(gradient: Tree, layers: Sequence[str]) -> Tree:
     """Return the gradient with zeros for all but the leaves ``kept``, as they are or gated.
 
     A protocol that trains gates names those of a layer after its weights and a dot.
     """
-    names = tuple(f"{name}." for name in kept)
+    names = tuple(f"{name}." for name in layers)
     return {
-        name: g if name in kept or name.startswith(names) else torch.zeros_like(g)
+        name: g if name in layers or name.startswith(names) else torch.zeros_like(g)
         for name, g in gradient.items()
     }
 

@@ -154,7 +154,7 @@ def most_damaging(
     return best_of(damages, "pieces", 1e-9, scale.bound, 0.0)
 
 
-def worst(found: Sequence[Search], margin: float = 0.0) -> Search:
+def worst(searches: Sequence[Search], margin: float = 0.0) -> Search:
     """Return the first search, or a later one with more damage by ``margin``, relatively.
 
     Its trace holds the trials of all.
@@ -163,11 +163,11 @@ def worst(found: Sequence[Search], margin: float = 0.0) -> Search:
     >>> worst([up, down]).gamma, worst([up, down], 0.4).gamma, worst([up, down], 0.6).gamma
     (1, 1, -1)
     """
-    best = found[0]
-    for search in found[1:]:
+    best = searches[0]
+    for search in searches[1:]:
         if search.most > (1 + margin) * best.most:
             best = search
-    return replace(best, trace=tuple(trial for search in found for trial in search.trace))
+    return replace(best, trace=tuple(trial for search in searches for trial in search.trace))
 
 
 def best_of(

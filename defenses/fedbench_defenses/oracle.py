@@ -39,8 +39,8 @@ class Oracle(Prefilter):
     def tolerates(self, n: int, rule: Defense[Any]) -> int:
         """Return the most ``f`` that the rule may be told and tolerates, as all fewer ones."""
         for f in range(1, n):
-            told = rule.assuming(f)
-            if told.rows_needed() > n or told.tolerates(n) < f:
+            assuming = rule.assuming(f)
+            if assuming.rows_needed() > n or assuming.tolerates(n) < f:
                 return f - 1
         return max(n - 1, 0)
 

@@ -103,9 +103,9 @@ def dense_rows(distances: Tensor, mads: float) -> Tensor:
     reach = distances.sort(dim=1).values[:, len(distances) // 2]
     median, room = median_and_room(reach, mads)
     radius = median + room
-    found = torch.stack(list(clusters(distances <= radius, reach <= radius)))
-    sizes = found.sum(dim=1)
-    return found[sizes == sizes.max()].any(dim=0)
+    groups = torch.stack(list(clusters(distances <= radius, reach <= radius)))
+    sizes = groups.sum(dim=1)
+    return groups[sizes == sizes.max()].any(dim=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,8 +158,8 @@ class SafeSparse(Defense[None]):
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         x = received.values()
         origin = received.origin()
-        kept = finite_rows(x).cpu()
-        rows = kept.nonzero()[:, 0]
+        accepted = finite_rows(x).cpu()
+        rows = accepted.nonzero()[:, 0]
         if len(rows):
             finite = x if len(rows) == len(x) else x[sent(rows, x.device)]
             both, products = (part.cpu() for part in sign_products(finite, origin))
@@ -168,7 +168,7 @@ class SafeSparse(Defense[None]):
             view.findings.notes["other_supports"] = int((~usual).sum())
             view.findings.notes["other_signs"] = int((~cluster).sum())
             usual[usual.clone()] = cluster
-            kept[rows] = usual
-        view.findings.kept = kept
-        share = kept.to(torch.float64) / kept.sum().clamp_min(1)
+            accepted[rows] = usual
+        view.findings.kept = accepted
+        share = accepted.to(torch.float64) / accepted.sum().clamp_min(1)
         return combine(share, x, origin), None

@@ -45,11 +45,11 @@ def comparison_table(exhibit: Exhibit, cells: Sequence[Comparison]) -> Table:
 
 def reasons(cells: Sequence[Comparison]) -> list[Reason]:
     """Return the known reasons for differences, each once, in the order of the cells."""
-    found: list[Reason] = []
+    explained: list[Reason] = []
     for cell in cells:
-        if cell.reason is not None and cell.reason not in found:
-            found.append(cell.reason)
-    return found
+        if cell.reason is not None and cell.reason not in explained:
+            explained.append(cell.reason)
+    return explained
 
 
 def explanations(cells: Sequence[Comparison]) -> list[str]:

@@ -128,6 +128,7 @@ class RankingTable:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return every standing in full precision."""
+        least = self.ranking.least_difference
         return [
             {
                 "division": self.division,
@@ -138,7 +139,7 @@ class RankingTable:
                 "rank": standing.rank,
                 "probability_best": standing.best,
                 "season": self.ranking.season,
-                "told_apart": self.ranking.told if math.isfinite(self.ranking.told or 0) else None,
+                "told_apart": least if math.isfinite(least or 0) else None,
                 "pareto": standing.pareto,
                 "id": standing.entry.id,
                 "name": standing.entry.name,

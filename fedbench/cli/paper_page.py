@@ -91,8 +91,8 @@ def section(exhibit: Exhibit, cells: Sequence[Comparison], outcomes: Outcomes) -
     missing = [cell for cell in cells if not cell.scale]
     if missing:
         why = " ".join(dict.fromkeys(cell.why for cell in missing if cell.why))
-        said = f"Not run: {len(missing)} of {counted(len(cells), 'cell')}."
-        parts.append(f"{wrapped(f'{said} {why}')}\n")
+        count = f"Not run: {len(missing)} of {counted(len(cells), 'cell')}."
+        parts.append(f"{wrapped(f'{count} {why}')}\n")
     return "\n".join(parts)
 
 

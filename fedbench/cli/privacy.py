@@ -148,19 +148,19 @@ def report(name: str, plan: PrivacyPlan, prices: Prices, options: ConsoleOptions
         f"ε at δ = {plan.delta:g} after {plan.rounds} rounds; {plan.per_round} of {plan.clients} "
         f"clients a round ({plan.sampling}), one takes part in {plan.times}{mean}; d = {plan.dim}"
     )
-    known = {see: cost for see, cost in prices.items() if not isinstance(cost, NoTheorem)}
+    costs = {see: cost for see, cost in prices.items() if not isinstance(cost, NoTheorem)}
     return Group(
         cell(name.replace(",", ", "), options, "bold"),
         cell(head, options),
-        *("", grid(table(prices, known), options)),
-        *("", listed(terms(prices, known), options)),
+        *("", grid(table(prices, costs), options)),
+        *("", listed(terms(prices, costs), options)),
     )
 
 
-def table(prices: Prices, known: Mapping[Sees, PrivacyCost]) -> Table:
+def table(prices: Prices, priced: Mapping[Sees, PrivacyCost]) -> Table:
     """Make the table, with a line for each bound and one for the paper's claim."""
-    costs = [known.get(see) for see in prices]
-    names = dict.fromkeys(name for cost in known.values() for name in cost.bounds)
+    costs = [priced.get(see) for see in prices]
+    names = dict.fromkeys(name for cost in priced.values() for name in cost.bounds)
     lines = [Line([name, *(_bound(cost, name) for cost in costs)]) for name in names]
     claims = [cost.paper if cost else None for cost in costs]
     if any(claim is not None for claim in claims):
@@ -170,15 +170,15 @@ def table(prices: Prices, known: Mapping[Sees, PrivacyCost]) -> Table:
     return Table([Column(heading) for heading in ("bound", *headings)], lines)
 
 
-def terms(prices: Prices, known: Mapping[Sees, PrivacyCost]) -> list[tuple[str, str]]:
+def terms(prices: Prices, costs: Mapping[Sees, PrivacyCost]) -> list[tuple[str, str]]:
     """Explain the bounds that are shown, and say what each price covers or why there is none."""
-    names = {name for cost in known.values() for name in cost.bounds}
-    if any(cost.paper is not None for cost in known.values()):
+    names = {name for cost in costs.values() for name in cost.bounds}
+    if any(cost.paper is not None for cost in costs.values()):
         names.add("paper")
     terms = [(name, text) for name, text in MEANINGS.items() if name in names]
     for see, refusal in prices.items():
-        if see in known:
-            covers = f"{known[see].adjacency}; {known[see].sampler}"
+        if see in costs:
+            covers = f"{costs[see].adjacency}; {costs[see].sampler}"
             terms.append((see if len(prices) > 1 else "ε", covers))
         else:
             terms.append((see, f"refused: {refusal}"))

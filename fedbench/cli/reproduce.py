@@ -236,8 +236,8 @@ def print_comparison(
     show(console, comparison_table(exhibit, cells))
     for text in explanations(cells):
         print(text)
-    said = [f"{n} {verdict.value}" for verdict, n in counts(cells).items()]
-    print(f"{counted(len(cells), 'cell')}: {', '.join(said)}")
+    verdicts = [f"{n} {verdict.value}" for verdict, n in counts(cells).items()]
+    print(f"{counted(len(cells), 'cell')}: {', '.join(verdicts)}")
 
 
 def print_pages(folder: Path) -> None:
@@ -289,10 +289,10 @@ def cost(exhibit: Exhibit, scale: str, gpu: bool = False) -> str:
         return ""
     described = {s for claim in claims for s in exhibit.scenarios(claim, scale)}
     scenarios = sorted(described, key=repr)
-    known = [s for s in map(size, scenarios) if s is not None]
-    if len(known) < len(scenarios):
+    sizes = [s for s in map(size, scenarios) if s is not None]
+    if len(sizes) < len(scenarios):
         return "n/a"
-    seconds = sum(each.on_gpu() if gpu else each.here for each in known) * len(played.seeds)
+    seconds = sum(each.on_gpu() if gpu else each.here for each in sizes) * len(played.seeds)
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:,.0f} h"
 
 
@@ -307,9 +307,9 @@ def summary_table() -> Table:
     for paper in papers():
         lines.append(Line([paper.title], title=True))
         for exhibit in paper.exhibit:
-            found = counts(compared(exhibit, kept()))
-            lines.append(Line([exhibit.name, *(str(n) for n in found.values())]))
-            totals = {verdict: totals[verdict] + n for verdict, n in found.items()}
+            by_verdict = counts(compared(exhibit, kept()))
+            lines.append(Line([exhibit.name, *(str(n) for n in by_verdict.values())]))
+            totals = {verdict: totals[verdict] + n for verdict, n in by_verdict.items()}
     lines.append(Line(["all papers"], title=True))
     lines.append(Line(["cells", *(str(n) for n in totals.values())]))
     headings = ["agrees", "reason\nknown", "no\nreason", "not\nrun"]  # in the order of `Verdict`

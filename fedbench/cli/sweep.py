@@ -182,9 +182,9 @@ def expectation(missing: list[Run], options: Options, workers: int) -> str:
 
 def summarise(tally: Tally, store: Path, runs: int, seconds: float) -> None:
     """Print counts, failures and where to look; exit with 1 after failures, 130 after a stop."""
-    whole = len(tally.found) + len(tally.played)
+    whole = len(tally.recorded) + len(tally.played)
     print(
-        f"{whole} of {runs} runs have a record in {store}: {len(tally.found)} were there, "
+        f"{whole} of {runs} runs have a record in {store}: {len(tally.recorded)} were there, "
         f"{len(tally.played)} played in {duration(seconds)}; now: fedbench results {store}"
     )
     failed = (

@@ -37,9 +37,9 @@ def in_force() -> bool:
     """
     import torch
 
-    told = all(os.environ.get(name) == value for name, value in VARIABLES.items())
+    variables_set = all(os.environ.get(name) == value for name, value in VARIABLES.items())
     one_thread = torch.get_num_threads() == 1
-    return told and one_thread and torch.backends.cpu.get_cpu_capability() == "DEFAULT"
+    return variables_set and one_thread and torch.backends.cpu.get_cpu_capability() == "DEFAULT"
 
 
 def require_canonical() -> None:

@@ -85,9 +85,9 @@ def few(names: Iterable[object], most: int = 8) -> str:
     return f"{', '.join(texts[:most])}, ... ({len(texts)} in all)"
 
 
-def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
+def nearest(name: str, names: Iterable[str], otherwise: str) -> str:
     """Return what a wrong name was meant to be, in words, or what is to be said otherwise."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+    close = difflib.get_close_matches(name, list(names), n=1)
     return f"did you mean {close[0]!r}?" if close else otherwise
 
 

@@ -79,7 +79,7 @@ def refresh() -> None:
 
 def names(kind: str) -> list[str]:
     """Every installed plug-in of a kind, and those that this process has registered."""
-    return sorted([*_points(kind), *(name for known, name in _HERE if known == kind)])
+    return sorted([*_points(kind), *(name for held, name in _HERE if held == kind)])
 
 
 def plugins(kind: str) -> dict[str, type[Any]]:
@@ -180,7 +180,7 @@ def name_of(kind: str, cls: type[Any]) -> str | None:
     for name, points in _points(kind).items():
         if any(point.value == f"{cls.__module__}:{cls.__qualname__}" for point in points):
             return name
-    return next((name for (known, name), x in _HERE.items() if known == kind and x is cls), None)
+    return next((name for (held, name), x in _HERE.items() if held == kind and x is cls), None)
 
 
 def plugin(kind: str, name: str) -> type[Any]:
@@ -331,12 +331,12 @@ def expanded(kind: str, name: str, params: Mapping[str, str]) -> dict[str, str]:
     """Replace ``as=...`` by what it stands for; a parameter that is typed beside it wins."""
     if AS not in params:
         return dict(params)
-    known = variants(plugin(kind, name))
+    by_variant = variants(plugin(kind, name))
     beside = {param: value for param, value in params.items() if param != AS}
-    if known and params[AS] not in known:
-        hint = nearest(params[AS], known, f"known: {', '.join(known)}")
+    if by_variant and params[AS] not in by_variant:
+        hint = nearest(params[AS], by_variant, f"known: {', '.join(by_variant)}")
         raise ConfigError(f"--{kind} {name} has no variant as={params[AS]}; {hint}")
-    return known[params[AS]] | beside if known else dict(params)
+    return by_variant[params[AS]] | beside if by_variant else dict(params)
 
 
 def load(kind: str, text: str) -> Any:

@@ -80,7 +80,7 @@ class Client:
         schedule = settings.schedule(self.mechanism)
         self.executor = Loop(self.protocol, self.shared, schedule)
 
-    def train(self, request: Request, samples: Samples, kept: bytes) -> tuple[Packet, bytes]:
+    def train(self, request: Request, samples: Samples, memory: bytes) -> tuple[Packet, bytes]:
         """Return the message to the server, and what this client keeps until its next round.
 
         ``kept`` is what the last call returned; empty at first.
@@ -94,7 +94,7 @@ class Client:
             x=samples.x,
             y=samples.y,
             key=key,
-            memory=self._memory(kept, request.arrived),
+            memory=self._memory(memory, request.arrived),
             wrap_grad=self.wrap_grad,
             round=request.step,
         )
@@ -122,8 +122,8 @@ class Client:
         shape = tuple(samples.x.shape[1:])
         require("task.data()", shape, shape == network.image, f"samples {network.image}")
         labels = tuple(int(label) for label in samples.y.aminmax())
-        known = labels[0] >= 0 and labels[1] < network.classes
-        require("task.data()", labels, known, f"labels from 0 to {network.classes - 1}")
+        in_range = labels[0] >= 0 and labels[1] < network.classes
+        require("task.data()", labels, in_range, f"labels from 0 to {network.classes - 1}")
 
     def _read(self, request: Request) -> Payload:
         form = form_of(request.form)
@@ -132,12 +132,12 @@ class Client:
             raise IllegalPayloadError("a broadcast must decode to its form, got other bytes")
         return broadcast
 
-    def _memory(self, kept: bytes, arrived: int) -> Memory:
+    def _memory(self, remembered: bytes, arrived: int) -> Memory:
         """Return the protocol's memory, with what both ends agree on since a message arrived."""
-        if not kept:
+        if not remembered:
             blank: Memory = self.protocol.memory(self.shared)
             return blank
-        last: dict[str, Any] = decode(kept)
+        last: dict[str, Any] = decode(remembered)
         memory: Memory = last["memory"] or self.protocol.memory(self.shared)
         name = self.protocol.agreed
         if name is not None and arrived == last["step"]:

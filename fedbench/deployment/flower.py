@@ -62,8 +62,8 @@ def client_app(model: Model, data: Data, config: Mapping[str, Any] | None = None
 
     def samples(context: Any) -> Samples:
         number = int(context.node_config.get("partition-id", -1))
-        told = {**(config or {}), **context.run_config}
-        return samples_of(data(number, Settings.of(told).clients, told))
+        options = {**(config or {}), **context.run_config}
+        return samples_of(data(number, Settings.of(options).clients, options))
 
     def client(context: Any) -> Client:
         return Client(Settings.of({**(config or {}), **context.run_config}), model())
@@ -87,8 +87,8 @@ def client_app(model: Model, data: Data, config: Mapping[str, Any] | None = None
             number=int(sent["number"]),
             arrived=int(sent["arrived"]),
         )
-        kept = bytes(context.state[KEPT]["memory"]) if KEPT in context.state else b""
-        packet, after = client(context).train(request, samples(context), kept)
+        memory = bytes(context.state[KEPT]["memory"]) if KEPT in context.state else b""
+        packet, after = client(context).train(request, samples(context), memory)
         context.state[KEPT] = records.ConfigRecord({"memory": after})
         return answer(message, packet=packed(packet))
 
@@ -110,9 +110,9 @@ def server_app(model: Model, config: Mapping[str, Any] | None = None) -> Any:
 
     @app.main()  # type: ignore[untyped-decorator]
     def main(grid: Any, context: Any) -> None:
-        told = {**(config or {}), **context.run_config}
-        settings = Settings.of(told)
-        output = str(told.get("output", ""))
+        options = {**(config or {}), **context.run_config}
+        settings = Settings.of(options)
+        output = str(options.get("output", ""))
         try:
             summary = serve(grid, settings, model())
         except FedbenchError as error:
@@ -169,16 +169,16 @@ def enrolled(grid: Any, server: Server, settings: Settings) -> dict[int, int]:
     present = present[: settings.clients]
     record = flwr("flwr.app").ConfigRecord
     numbered = dict(enumerate(present))
-    told = asked(grid, "query", {i: {"client": record({})} for i in numbered}, numbered)
-    if len(told) < settings.clients:
-        raise ConfigError(f"clients must be {settings.clients}, got {len(told)} that answered")
-    claimed = [int(told[i]["client"]["number"]) for i in numbered]
+    answers = asked(grid, "query", {i: {"client": record({})} for i in numbered}, numbered)
+    if len(answers) < settings.clients:
+        raise ConfigError(f"clients must be {settings.clients}, got {len(answers)} that answered")
+    claimed = [int(answers[i]["client"]["number"]) for i in numbered]
     if sorted(claimed) == list(range(settings.clients)):
         numbered = {number: present[i] for i, number in enumerate(claimed)}
     else:
         claimed = list(numbered)
     for i, number in enumerate(claimed):
-        server.enrol(number, int(told[i]["client"]["size"]))
+        server.enrol(number, int(answers[i]["client"]["size"]))
     return numbered
 
 

@@ -67,8 +67,8 @@ class Settings:
     def of(cls, config: Mapping[str, Any]) -> Self:
         """Return the settings of a table with names such as ``batch-size``; others are ignored."""
         named = {str(name).replace("-", "_"): value for name, value in config.items()}
-        known = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in named.items() if name in known})
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in named.items() if name in names})
 
     def config(self) -> dict[str, Any]:
         """Return the table that `of` reads."""

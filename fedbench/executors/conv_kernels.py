@@ -166,12 +166,12 @@ def measured(network: Network, load: Load, forms: Mapping[str, Convolve] = FORMS
     answer = stored(question, fits)
     if answer is None:
         try:
-            found = " ".join(
+            fastest = " ".join(
                 faster(layer, load, forms, number == 0) for number, layer in enumerate(layers)
             )
         except torch.OutOfMemoryError:  # perhaps for a moment only, so this answer is not kept
             return Forms()
-        answer = store(question, found, fits)
+        answer = store(question, fastest, fits)
     names = zip(layers, answer.split(), strict=True)
     return Forms(frozenset(layer for layer, name in names if name == "matrices"))
 

@@ -45,8 +45,8 @@ class TrainingOptions(TypedDict):
 
 def require_known(name: str) -> None:
     """Raise `ConfigError` unless it is one of `NAMES`, `REMOTE`, or that and how it trains."""
-    known = name in NAMES or name == REMOTE or remote_way(name) in NAMES[1:]
-    require("--executor", name, known, f"{', '.join(NAMES)}, {REMOTE} or {REMOTE}:padded")
+    exists = name in NAMES or name == REMOTE or remote_way(name) in NAMES[1:]
+    require("--executor", name, exists, f"{', '.join(NAMES)}, {REMOTE} or {REMOTE}:padded")
 
 
 def remote_way(name: str) -> str | None:

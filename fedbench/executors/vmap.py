@@ -222,7 +222,7 @@ class Stacked(training.Executor):
         starts = range(0, len(clients), self.width)
         parts = [self._launch(clients[i : i + self.width], padded) for i in starts]
         names = parts[0][1]
-        memory = {name: torch.cat([kept[name] for _, kept in parts]) for name in names}
+        memory = {name: torch.cat([remembered[name] for _, remembered in parts]) for name in names}
         return torch.cat([updates for updates, _ in parts]), memory
 
 

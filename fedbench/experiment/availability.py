@@ -90,8 +90,8 @@ class Trace(Availability):
 
     def __post_init__(self) -> None:
         require("--availability trace:file", self.file, bool(self.file), "the path of a file")
-        known = re.fullmatch("([0-9a-f]{64})?", self.sha256) is not None
-        require("--availability trace:sha256", self.sha256, known, "64 hex digits")
+        is_digest = re.fullmatch("([0-9a-f]{64})?", self.sha256) is not None
+        require("--availability trace:sha256", self.sha256, is_digest, "64 hex digits")
 
     def places(self, ids: Sequence[int], step: int, key: Key) -> list[int]:
         """Return the places of the clients whose device is there in round ``step``."""
@@ -124,17 +124,19 @@ def parse(text: str) -> Availability:
     """Return the availability that a text names, without reading a file; `ConfigError` if none."""
     name, params = registry.split(text)
     if name not in KINDS:
-        known = ", ".join(KINDS)
-        raise ConfigError(f"--availability must be one of {known}, got {text!r}; use dropout:p=0.1")
+        kinds = ", ".join(KINDS)
+        raise ConfigError(f"--availability must be one of {kinds}, got {text!r}; use dropout:p=0.1")
     made: Availability = registry.made("availability", name, KINDS[name], params)
     return made
 
 
 def written(text: str) -> str:
     """Return the text with every default written out, and the digest of a trace."""
-    found = parse(text).checked()
+    availability = parse(text).checked()
     name = registry.split(text)[0]
-    return registry.joined(name, {f.name: str(getattr(found, f.name)) for f in fields(found)})
+    return registry.joined(
+        name, {f.name: str(getattr(availability, f.name)) for f in fields(availability)}
+    )
 
 
 @lru_cache(maxsize=4)
@@ -150,18 +152,18 @@ def _read(file: str) -> tuple[str, Intervals]:
         raise ConfigError(f"{path} must be CSV in UTF-8, got {error}") from error
     require(str(path), header, header == COLUMNS, f"CSV with the columns {', '.join(COLUMNS)}")
     require(str(path), "none", bool(rows), "a trace with a line for a device")
-    found: dict[int, list[tuple[int, int]]] = {}
+    spans: dict[int, list[tuple[int, int]]] = {}
     for number, row in enumerate(rows, start=2):
         whole = len(row) == 3 and all(re.fullmatch("[0-9]{1,10}", cell.strip()) for cell in row)
         device, first, last = map(int, row) if whole else (0, 1, 0)
         if not (first <= last <= MOST and device <= MOST):
             rule = "device,first,last, whole numbers from 0 with first <= last < 2**31"
             raise ConfigError(f"{path} must have {rule} in line {number}, got {','.join(row)!r}")
-        found.setdefault(device, []).append((first, last))
-    if max(found) >= 4 * len(found) + 1000:  # a list of devices that are never there
+        spans.setdefault(device, []).append((first, last))
+    if max(spans) >= 4 * len(spans) + 1000:  # a list of devices that are never there
         raise ConfigError(
-            f"{path} must number devices from 0, got {max(found)} as one of {len(found)}; number "
+            f"{path} must number devices from 0, got {max(spans)} as one of {len(spans)}; number "
             "them anew"
         )
-    devices = [found.get(device, []) for device in range(max(found) + 1)]
+    devices = [spans.get(device, []) for device in range(max(spans) + 1)]
     return hashlib.sha256(data).hexdigest(), devices

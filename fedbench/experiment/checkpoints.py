@@ -126,8 +126,8 @@ class Keeper:
         plugins = setup.plugins
         parts = (plugins.protocol, plugins.attack, plugins.mechanism, *plugins.links())
         roots = {package_of(type(part)) for part in parts}
-        known = {"fedbench", "fedbench_attacks", "fedbench_defenses", *sys.stdlib_module_names}
-        self._packages = roots - known
+        own = {"fedbench", "fedbench_attacks", "fedbench_defenses", *sys.stdlib_module_names}
+        self._packages = roots - own
 
     def resume(self, state: RunState, chooses: bool) -> tuple[Setup, RunState, list[Round]]:
         """Return the run, the state and the rounds to go on from; those given without a checkpoint.
@@ -152,14 +152,14 @@ class Keeper:
             return self._anew(state, f"it was written with {unlike}")
         try:
             value = tensor_store.read(path, self.setup.shared.device, self._packages)
-            kept, rounds = parsed(value, self.setup.scenario.rounds)
+            restored, rounds = parsed(value, self.setup.scenario.rounds)
         except ConfigError as error:
             return self._anew(state, str(error))
         self.seconds = head.seconds
-        for name, part in kept.items():
+        for name, part in restored.items():
             if name != "memories":
                 setattr(state, name, part)
-        state.memories.update(kept["memories"])
+        state.memories.update(restored["memories"])
         return self.setup, state, rounds
 
     def after(self, state: RunState, rounds: list[Round]) -> None:
@@ -296,12 +296,12 @@ def parsed(value: Any, total: int) -> tuple[Mapping[str, Any], list[Round]]:
 
     ``total`` is the number of rounds of the whole run.
     """
-    known = get_type_hints(RunState) | {"memories": dict[int, Memory]}  # see `remembered`
+    hints = get_type_hints(RunState) | {"memories": dict[int, Memory]}  # see `remembered`
     parts = value if isinstance(value, dict) and value.keys() == {"state", "rounds"} else {}
     state = parts.get("state")
-    if not isinstance(state, dict) or state.keys() != known.keys():
+    if not isinstance(state, dict) or state.keys() != hints.keys():
         raise ConfigError("it has other parts than a state")
-    for name, hint in known.items():
+    for name, hint in hints.items():
         if not fits(state[name], hint):
             raise ConfigError(f"{name} of its state is a {type(state[name]).__name__}")
     rounds: list[Round] = parts["rounds"]

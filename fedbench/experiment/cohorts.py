@@ -98,8 +98,8 @@ def declared(scenario: Scenario) -> int:
     >>> declared(Scenario(per_round=10, malicious=0.1, declared=0.25))
     3
     """
-    known = scenario.malicious if scenario.declared is None else scenario.declared
-    return math.ceil(known * scenario.per_round - 1e-9)
+    share = scenario.malicious if scenario.declared is None else scenario.declared
+    return math.ceil(share * scenario.per_round - 1e-9)
 
 
 def exceeds(scenario: Scenario, f: int) -> float:

@@ -110,9 +110,9 @@ def read(path: Path, step: int, commitment: str) -> RunState:
         raise ConfigError(f"{path} must be a state that --keep-states wrote: {error}") from error
     if not unpacking.eof or unpacking.unused_data:
         raise ConfigError(f"{path} must be a whole state and nothing else")
-    kept = decode(unpacked)
+    decoded = decode(unpacked)
     expected = {field.name for field in dataclasses.fields(RunState)} - {*APART} | {"memories"}
-    parts = kept if isinstance(kept, dict) and kept.keys() == {"arrived", "state"} else {}
+    parts = decoded if isinstance(decoded, dict) and decoded.keys() == {"arrived", "state"} else {}
     fields = parts.get("state")
     arrived = parts.get("arrived")
     if not isinstance(fields, dict) or fields.keys() != expected or type(arrived) is not bytes:

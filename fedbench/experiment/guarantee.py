@@ -38,10 +38,10 @@ def spend(setup: Setup, ledger: Ledger, ids: Sequence[int], complies: Tensor) ->
     if setup.plugins.mechanism.central:
         ledger.add([], event(setup, len(setup.population.train[0])))
         return
-    kept = [i for i, complying in zip(ids, complies.tolist(), strict=True) if complying]
-    sizes = {i: len(setup.population.train[i]) for i in kept}
+    complying_ids = [i for i, complying in zip(ids, complies.tolist(), strict=True) if complying]
+    sizes = {i: len(setup.population.train[i]) for i in complying_ids}
     events = {size: event(setup, size) for size in set(sizes.values())}
-    released = ((i, events[sizes[i]]) for i in kept)
+    released = ((i, events[sizes[i]]) for i in complying_ids)
     ledger.add([(i, part) for i, part in released if part is not None], None)
 
 

@@ -71,30 +71,30 @@ class Environment(Part):
     def _written(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
         """Leave out ``canonical`` where it is false: records from before it stay as they are."""
         # Without a return type, which would be the JSON Schema of every environment.
-        said: dict[str, Any] = write(self)
-        if not said.get("canonical"):
-            said.pop("canonical", None)
-        return said
+        fields: dict[str, Any] = write(self)
+        if not fields.get("canonical"):
+            fields.pop("canonical", None)
+        return fields
 
 
 def _written_round(round: Round, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
     """Leave out a commitment and a number of dropped clients where there are none."""
     # Without a return type, as above.
-    said: dict[str, Any] = write(round)
-    if said.get("commitment") is None:
-        said.pop("commitment", None)
-    if not said.get("dropped"):
-        said.pop("dropped", None)
-    return said
+    fields: dict[str, Any] = write(round)
+    if fields.get("commitment") is None:
+        fields.pop("commitment", None)
+    if not fields.get("dropped"):
+        fields.pop("dropped", None)
+    return fields
 
 
 def _written_timing(timing: Timing, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
     """Leave out the accelerator's memory where none was counted, as on every CPU."""
     # Without a return type, as above.
-    said: dict[str, Any] = write(timing)
-    if said.get("peak_device_memory_mib") is None:
-        said.pop("peak_device_memory_mib", None)
-    return said
+    fields: dict[str, Any] = write(timing)
+    if fields.get("peak_device_memory_mib") is None:
+        fields.pop("peak_device_memory_mib", None)
+    return fields
 
 
 class Source(Part):
@@ -175,10 +175,10 @@ class Record(Part):
     def _whole(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
         """Leave out ``trained`` where it says nothing: records from before it stay as they are."""
         # Without a return type, as above.
-        said: dict[str, Any] = write(self)
-        if said.get("trained") is None:
-            said.pop("trained", None)
-        return said
+        fields: dict[str, Any] = write(self)
+        if fields.get("trained") is None:
+            fields.pop("trained", None)
+        return fields
 
     _text: str | None = PrivateAttr(default=None)  # laid out, as read; None: as pydantic writes it
 

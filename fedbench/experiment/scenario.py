@@ -70,9 +70,9 @@ else:
                 first = error.errors()[0]
                 name = ".".join([cls.__name__, *map(str, first["loc"])])
                 if first["type"] == "extra_forbidden":
-                    known = ", ".join(cls.model_fields)
+                    names = ", ".join(cls.model_fields)
                     close = get_close_matches(str(first["loc"][-1]), cls.model_fields, 1)
-                    hint = f"did you mean {close[0]}?" if close else f"known: {known}"
+                    hint = f"did you mean {close[0]}?" if close else f"known: {names}"
                     raise ConfigError(f"{name} is no field; {hint}") from error
                 what = first["msg"].lower()
                 raise ConfigError(f"{name}: {what}, got {first['input']!r}") from error
@@ -180,9 +180,9 @@ class Scenario(BaseModel, metaclass=_Spoken):
         """Leave out fields that came later where they say nothing: older texts stay as they are."""
         # Without a return type, which would be the JSON Schema of every scenario.
         fields = type(self).model_fields
-        said: dict[str, Any] = write(self)
-        silent = [name for name in UNWRITTEN if said.get(name) == fields[name].default]
-        return {name: value for name, value in said.items() if name not in silent}
+        values: dict[str, Any] = write(self)
+        silent = [name for name in UNWRITTEN if values.get(name) == fields[name].default]
+        return {name: value for name, value in values.items() if name not in silent}
 
     @field_validator(*PLUGINS, mode="before")
     @classmethod

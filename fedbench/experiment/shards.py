@@ -77,7 +77,7 @@ def answer_of(setup: Setup, columns: range, read: Callable[[int], Any]) -> Tenso
     form = form_of(head["form"], package_of(setup.plugins.protocol.sends))
     first, _ = type(form).decode(packets[:1], form.spec, setup.shared.device)
     assert first is not None  # it was accepted
-    kept = KeptMessages(first.take([]), packets, head["batch"], only=columns)
+    messages = KeptMessages(first.take([]), packets, head["batch"], only=columns)
     view = replace(setup.view([], form, head["step"]), weights=head["weights"], ids=head["ids"])
     rule = fresh(setup.plugins.defense)  # another would have seen honest messages, too
-    return hooks.aggregate(rule, kept, None, view)[0]
+    return hooks.aggregate(rule, messages, None, view)[0]

@@ -283,12 +283,12 @@ class Reader:
             return self.member()
         raise wrong(f"{tag!r} is no tag")
 
-    def known_type(self, known: Mapping[str, T]) -> T:
+    def known_type(self, types: Mapping[str, T]) -> T:
         """Return the type of the next name, which must be one of these."""
         name = self.text()
-        if name not in known:
+        if name not in types:
             raise wrong(f"{name!r} is no type of numbers")
-        return known[name]
+        return types[name]
 
     def integer(self) -> int:
         """Return an integer, written in as few bytes as it needs."""

@@ -167,8 +167,8 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
 
 def strongest(lanes: Sequence[Lane], most: int) -> list[Lane]:
     """Return so many bars at most, the longest, in their order."""
-    kept = sorted(lanes, key=lambda lane: -lane.value)[:most]
-    return [lane for lane in lanes if lane in kept]
+    highest = sorted(lanes, key=lambda lane: -lane.value)[:most]
+    return [lane for lane in lanes if lane in highest]
 
 
 def reach(lanes: Sequence[Lane]) -> tuple[float, float]:

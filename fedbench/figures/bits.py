@@ -138,8 +138,8 @@ def _keys(shown: Sequence[SystemPoint], rows: Sequence[Row]) -> list[Mark]:
         keys.append(Mark("no attack", INK, "o", hollow=True))
     shapes = {point.key.marker for point in shown}
     if shapes != {"o"}:
-        said = {"o": "no guarantee", "D": f"ε ≤ {STRONG:g}", "s": f"ε > {STRONG:g}"}
-        keys += [Mark(text, FAINT, shape) for shape, text in said.items() if shape in shapes]
+        meanings = {"o": "no guarantee", "D": f"ε ≤ {STRONG:g}", "s": f"ε > {STRONG:g}"}
+        keys += [Mark(text, FAINT, shape) for shape, text in meanings.items() if shape in shapes]
     return [*keys, Mark("Pareto front: nobody is better in both", COLOURS[0], line="-")]
 
 

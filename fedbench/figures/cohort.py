@@ -60,13 +60,13 @@ def changes(record: Record) -> list[tuple[float, float]]:
 
 def lines(rows: Sequence[Row]) -> list[CohortLine]:
     """Return a line per system and attack, in the order of `fedbench.figures.share.lines`."""
-    found = []
+    curves = []
     for line in share.lines(rows):
         own = [row for _, row in line.points if row.cell.attack == line.attack]
         rounds = [change for row in own for record in row.records for change in changes(record)]
         if rounds:
-            found.append(CohortLine(line.system, line.attack, rounds))
-    return found
+            curves.append(CohortLine(line.system, line.attack, rounds))
+    return curves
 
 
 def shows(rows: Sequence[Row]) -> bool:

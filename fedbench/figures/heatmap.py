@@ -37,12 +37,12 @@ class Map:
     @property
     def attacks(self) -> list[str]:
         """Attacks that were tried on any of the defenses, in order of appearance."""
-        return list(dict.fromkeys(attack for found in self.defenses.values() for attack in found))
+        return list(dict.fromkeys(attack for rows in self.defenses.values() for attack in rows))
 
     def strength(self, attack: str) -> tuple[bool, float]:
         """Order attacks: those that are the worst of a row first, then by what they leave."""
-        found = [rows[attack] for rows in self.defenses.values() if attack in rows]
-        return not any(row.worst for row in found), statistics.fmean(row.accuracy for row in found)
+        cells = [rows[attack] for rows in self.defenses.values() if attack in rows]
+        return not any(row.worst for row in cells), statistics.fmean(row.accuracy for row in cells)
 
     def at(self, defense: str, column: str) -> Row | None:
         """Return the row in a cell: under an attack, or in the worst case."""
@@ -113,8 +113,8 @@ def chosen(drawn: Map, order: Sequence[str], view: View, most: int) -> list[str]
     """Return the columns of a map: the clean one, and so many attacks at most."""
     names = [name for name in order if name in drawn.attacks]
     attacked = [name for name in names if name != "none" and view.shows(name)]
-    kept = sorted(attacked, key=drawn.strength)[: most - ("none" in names)]
-    return [name for name in names if name == "none" or name in kept]
+    strongest = sorted(attacked, key=drawn.strength)[: most - ("none" in names)]
+    return [name for name in names if name == "none" or name in strongest]
 
 
 def _head(axes: Axes, heads: Sequence[str]) -> None:

@@ -263,8 +263,8 @@ def require_attacks(rows: Sequence[Row], view: View) -> None:
     """Raise `ConfigError` for an attack of a view that no row has."""
     played = attacks(rows)[1:]
     for name in view.attacks:
-        found = any(name in (attack, attack.partition(":")[0]) for attack in played)
-        require("attacks", name, found, f"one of {few(played, 20)}")
+        was_played = any(name in (attack, attack.partition(":")[0]) for attack in played)
+        require("attacks", name, was_played, f"one of {few(played, 20)}")
 
 
 @dataclass(frozen=True)

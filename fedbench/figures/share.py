@@ -69,13 +69,13 @@ def lines(rows: Sequence[Row]) -> list[ShareLine]:
     scenarios = [row.cell.scenario for row in rows]
     assumed = {s.malicious if s.declared is None else s.declared for s in scenarios}
     drawn = {"malicious"} | ({"declared"} if len(assumed) == 1 else set())
-    found: dict[str, dict[str, list[tuple[float, Row]]]] = {}
+    by_system: dict[str, dict[str, list[tuple[float, Row]]]] = {}
     for row in (row for system in systems(rows) for row in system.rows):
         varied = tuple(name for name in row.cell.varied if name not in drawn)
         name = dataclasses.replace(row.cell, varied=varied).system
-        found.setdefault(name, {}).setdefault(row.cell.attack, []).append((share(row), row))
+        by_system.setdefault(name, {}).setdefault(row.cell.attack, []).append((share(row), row))
     out = []
-    for name, by_attack in found.items():
+    for name, by_attack in by_system.items():
         nobody = [point for point in by_attack.get("none", []) if point[0] == 0]
         for attack in (each for each in attacks(rows) if each in by_attack):
             points = by_attack[attack] + (nobody if attack != "none" else [])

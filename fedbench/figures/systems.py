@@ -60,8 +60,8 @@ class SystemRows:
 
 def systems(rows: Sequence[Row]) -> list[SystemRows]:
     """Group rows by system: the best worst case first, systems that nobody has attacked last."""
-    found = [SystemRows(name, group) for name, group in report.systems(rows).items()]
-    return sorted(found, key=lambda system: -system.worst.accuracy if system.worst else 1.0)
+    listed = [SystemRows(name, group) for name, group in report.systems(rows).items()]
+    return sorted(listed, key=lambda system: -system.worst.accuracy if system.worst else 1.0)
 
 
 def attacks(rows: Sequence[Row]) -> list[str]:

@@ -106,10 +106,10 @@ class Codec:
         self.cls = cls
         self.promise = PROMISES.get(name)
         self.fields = codec_fields(cls)
-        told = inspect.getdoc(cls) or f"Codec of {cls.__name__}."
-        self.summary = told.partition("\n\n")[0]
+        text = inspect.getdoc(cls) or f"Codec of {cls.__name__}."
+        self.summary = text.partition("\n\n")[0]
         promise = "" if self.promise is None else f"\n\n{self.promise}"
-        self.__doc__ = self.summary + promise + told.removeprefix(self.summary)
+        self.__doc__ = self.summary + promise + text.removeprefix(self.summary)
         for name, first, returns, words in METHODS:
             function = _method(getattr(self, f"_{name}"), name == "decode")
             more = promise.strip() if name == "encode" else ""
@@ -142,8 +142,8 @@ class Codec:
 
     def _bits(self, x: Vector, keywords: dict[str, Any]) -> int:
         memory = keywords.get("memory")
-        kept = keywords if memory is None else keywords | {"memory": dict(memory)}
-        return self._packet("bits", x, kept).bits
+        options = keywords if memory is None else keywords | {"memory": dict(memory)}
+        return self._packet("bits", x, options).bits
 
     def _packet(self, method: str, x: Vector, keywords: dict[str, Any]) -> Packet:
         label = f"{self.name}.{method}"
@@ -201,10 +201,10 @@ class Codec:
                 f"{label} remembers what it has not sent: give memory={{}}, the same dict in every "
                 "round, or switch it off, such as by error_feedback=False"
             )
-        kept = {name: memory.get(name, blank) for name, blank in start.items()}
+        filled = {name: memory.get(name, blank) for name, blank in start.items()}
         for name, blank in start.items():
-            require(f"{label}(memory=)", name, kept[name].shape == blank.shape, "of this vector")
-        return kept
+            require(f"{label}(memory=)", name, filled[name].shape == blank.shape, "of this vector")
+        return filled
 
 
 def codec(plugin: str | type[Protocol[Any]]) -> Codec:

@@ -129,7 +129,7 @@ def tensor_of(subject: str, x: object) -> Tensor:
     `ConfigError` for what is none of both, and for complex numbers, texts and objects.
     """
     if isinstance(x, Tensor):
-        found = x.detach()
+        tensor = x.detach()
     else:
         legal = isinstance(x, np.ndarray) and x.dtype.kind in "fiub"
         rule = "tensors or NumPy arrays of numbers, vectors or state dicts of them"
@@ -140,9 +140,9 @@ def tensor_of(subject: str, x: object) -> Tensor:
         plain = native if native.flags.writeable else native.copy()
         narrow = plain.dtype not in (np.dtype(np.longdouble), np.dtype(np.uint64))
         require(f"{subject}.dtype", str(plain.dtype), narrow, "a dtype that torch has")
-        found = torch.from_numpy(plain.reshape(x.shape))
-    require(f"{subject}.dtype", str(found.dtype), not found.is_complex(), "real")
-    return found
+        tensor = torch.from_numpy(plain.reshape(x.shape))
+    require(f"{subject}.dtype", str(tensor.dtype), not tensor.is_complex(), "real")
+    return tensor
 
 
 def read(subject: str, rows: object) -> tuple[Tensor, Form]:

@@ -155,8 +155,8 @@ def filtered(label: str, instance: Prefilter, rows: Rows, given: dict[str, Any])
     needed = _rows_needed(instance)
     _require_rows(label, len(payload) >= needed, f"n >= {needed} rows", payload)
     with mended(label):
-        passed, kept = transform(instance, payload.copied(), view)
-    numbers = None if kept is None else kept.tolist()
+        passed, kept_rows = transform(instance, payload.copied(), view)
+    numbers = None if kept_rows is None else kept_rows.tolist()
     if numbers is not None:
         view.findings.kept = torch.zeros(len(payload), dtype=torch.bool)
         view.findings.kept[numbers] = True

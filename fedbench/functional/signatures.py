@@ -103,12 +103,12 @@ def checked_fields(label: str, cls: type[Any], given: Mapping[str, Any]) -> dict
 
 def bound(label: str, arguments: Sequence[Argument], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return all arguments with their values; `ConfigError` for unknown and for missing ones."""
-    known = {argument.name: argument for argument in arguments}
+    by_name = {argument.name: argument for argument in arguments}
     for name in given:
-        if name not in known:
-            hint = nearest(name, known, f"arguments: {', '.join(known) or 'none'}")
+        if name not in by_name:
+            hint = nearest(name, by_name, f"arguments: {', '.join(by_name) or 'none'}")
             raise ConfigError(f"{label} has no argument {name!r}; {hint}")
-    values = {name: given.get(name, argument.default) for name, argument in known.items()}
+    values = {name: given.get(name, argument.default) for name, argument in by_name.items()}
     for argument in arguments:
         if argument.required and values[argument.name] is None:
             needs = argument.why or argument.meaning.rstrip(".").lower()
@@ -126,7 +126,7 @@ def described(
     arguments: Sequence[Argument],
     returns: tuple[Any, str],
     more: str = "",
-    told: str = "",
+    text: str = "",
 ) -> Callable[..., Any]:
     """Give a function the name, the signature and the docstring that its plug-in determines."""
     annotation, meaning = returns
@@ -139,7 +139,7 @@ def described(
     made.__module__ = "fedbench.functional"
     made.__signature__ = Signature(parameters, return_annotation=annotation)
     made.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": annotation}
-    made.__doc__ = docstring(cls, [first, *optional], meaning, more, told)
+    made.__doc__ = docstring(cls, [first, *optional], meaning, more, text)
     return function
 
 
@@ -148,10 +148,10 @@ def docstring(
     arguments: Sequence[Argument],
     returns: str,
     more: str = "",
-    told: str = "",
+    own: str = "",
 ) -> str:
     """Return the docstring of a function: the plug-in's own or ``told``, with all arguments."""
-    text = told or inspect.getdoc(cls) or f"Call the plug-in {cls.__name__}."
+    text = own or inspect.getdoc(cls) or f"Call the plug-in {cls.__name__}."
     parts = _SECTION.split(text)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
     paragraphs = [parts[0].strip(), *([_wrapped(more)] if more else [])]

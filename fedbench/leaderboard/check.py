@@ -61,11 +61,11 @@ def check(target: Path, own_rules: bool = False) -> list[CheckedFile]:
         # A name follows from its content, so none leads elsewhere.
         place = boards.place(board, content)
         wrong = [] if path == place else [f"must be at {place.relative_to(board)} by its content"]
-        found = _broken("path", wrong)
-        found += _broken("path", _unlisted(path, content))
-        found += _broken("duplicate", _twice(board, path, content, entries))
-        found += checked_entry(path, content, rules, attacks, seasons)
-        checked.append(CheckedFile(below, content, found))
+        findings = _broken("path", wrong)
+        findings += _broken("path", _unlisted(path, content))
+        findings += _broken("duplicate", _twice(board, path, content, entries))
+        findings += checked_entry(path, content, rules, attacks, seasons)
+        checked.append(CheckedFile(below, content, findings))
     if whole == board and not any(errors(file.findings) for file in checked):
         checked += _pages(board)
     return checked
@@ -189,28 +189,28 @@ def checked_entry(
 
     ``attacks`` are the held-out ones that were revealed, ``seasons`` those of the board.
     """
-    found = list(_version(entry, rules))
+    findings = list(_version(entry, rules))
     if entry.id != entry.content_id():
         text = f"its content has the id {entry.content_id()}, got {entry.id}: it was edited"
-        found += _broken("digest", [text])
+        findings += _broken("digest", [text])
     try:
         records = boards.records(path)
     except ConfigError as error:
-        return [*found, RuleFinding("records", "error", str(error))]
+        return [*findings, RuleFinding("records", "error", str(error))]
     if entry.rules not in rules:
-        return found
+        return findings
     case, doubts = _case(entry, records, rules[entry.rules])
     listed = [member.digest for cell in entry.cells for member in cell.records]
-    found += [*doubts, *_broken("digest", _members(listed, records)), *judge(case)]
-    if not errors(found):
-        found += _broken("numbers", _edited(entry, case))
-        found += _after(path, entry, case, seasons or {})
-    return found + _later(path, case, attacks)
+    findings += [*doubts, *_broken("digest", _members(listed, records)), *judge(case)]
+    if not errors(findings):
+        findings += _broken("numbers", _edited(entry, case))
+        findings += _after(path, entry, case, seasons or {})
+    return findings + _later(path, case, attacks)
 
 
 def _after(path: Path, entry: Entry, case: Case, seasons: dict[str, Season]) -> list[RuleFinding]:
     """Check what came after the entry was frozen: its ranking stage, and the replays of others."""
-    found: list[RuleFinding] = []
+    findings: list[RuleFinding] = []
     try:
         whole = _claim(path, entry, list(case.records), case.rules, seasons)
     except ConfigError as error:
@@ -218,29 +218,31 @@ def _after(path: Path, entry: Entry, case: Case, seasons: dict[str, Season]) -> 
     stage = entry.ranking
     if stage is not None:
         later, wrong = drawn_case(entry, case, whole.ranking, seasons)
-        found += _broken("season", wrong)
+        findings += _broken("season", wrong)
         listed = [member.digest for cell in stage.cells for member in cell.records]
-        found += _broken("digest", _members(listed, whole.ranking))
-        if later is None or errors(found):
-            return found
-        found += [*_broken("one system", of_entry(entry, whole.ranking)), *judge(later)]
+        findings += _broken("digest", _members(listed, whole.ranking))
+        if later is None or errors(findings):
+            return findings
+        findings += [*_broken("one system", of_entry(entry, whole.ranking)), *judge(later)]
         devices = {record.environment.device for record in whole.ranking} - {entry.device}
-        found += _broken("device", [f"must be {entry.device!r} in both stages"] if devices else [])
-        if errors(found):
-            return found
+        findings += _broken(
+            "device", [f"must be {entry.device!r} in both stages"] if devices else []
+        )
+        if errors(findings):
+            return findings
         built = completed(entry, later)
         assert built.ranking is not None
         expected = built.ranking.model_dump(mode="json")
-        found += _broken("numbers", _listed("ranking", stage.model_dump(mode="json"), expected))
+        findings += _broken("numbers", _listed("ranking", stage.model_dump(mode="json"), expected))
     if entry.score != score(entry.scored, entry.epsilon):
-        found += _broken("numbers", ["score must follow from its cells, got another one"])
+        findings += _broken("numbers", ["score must follow from its cells, got another one"])
     for number, replay in enumerate(entry.replays, 1):
         texts = list(_replayed(whole, number))
-        found += _broken("replays", [f"replay {number} by {replay.by}: {x}" for x in texts])
-    if not errors(found) and entry.status != (expected_status := status(whole)):
+        findings += _broken("replays", [f"replay {number} by {replay.by}: {x}" for x in texts])
+    if not errors(findings) and entry.status != (expected_status := status(whole)):
         text = f"must be {expected_status} by its replays, got {entry.status}"
-        found += _broken("status", [text])
-    return found
+        findings += _broken("status", [text])
+    return findings
 
 
 def drawn_case(
@@ -294,8 +296,14 @@ def _replayed(claim: Claim, number: int) -> Iterator[str]:
     yield from of_entry(claim.entry, records)
     for record in records:
         about = record.environment
-        told = (about.fedbench, about.platform, about.processor, about.device, about.torch)
-        if told != (replay.code, replay.platform, replay.processor, replay.device, replay.torch):
+        recorded = (about.fedbench, about.platform, about.processor, about.device, about.torch)
+        if recorded != (
+            replay.code,
+            replay.platform,
+            replay.processor,
+            replay.device,
+            replay.torch,
+        ):
             yield f"{record.file_name} was not played where the replay says"
             return
     claimed = {r.timing for r in (*claim.records, *claim.ranking)}

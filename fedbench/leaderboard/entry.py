@@ -245,8 +245,8 @@ class Entry(_Model):
     def epsilon(self) -> float | None:
         """Largest epsilon of any run of both stages; None without a mechanism or a finite price."""
         prices = [self.price] if self.ranking is None else [self.price, self.ranking.price]
-        known = [price.epsilon for price in prices if price and price.epsilon is not None]
-        return max(known) if len(known) == len(prices) else None
+        bounds = [price.epsilon for price in prices if price and price.epsilon is not None]
+        return max(bounds) if len(bounds) == len(prices) else None
 
     @property
     def scored(self) -> list[AttackedCell]:

@@ -117,12 +117,12 @@ def identity(case: Case) -> Iterator[str]:
 
 def cohort(case: Case) -> Iterator[str]:
     """Require the clients of every round that follow from the seed, malicious or dropped out."""
-    known: dict[Scenario, list[tuple[list[int], int, int]]] = {}  # the same under every attack
+    rounds_of: dict[Scenario, list[tuple[list[int], int, int]]] = {}  # the same under every attack
     for run in case.records:
         played = run.scenario.model_copy(update={"attack": "none"})
-        if played not in known:
-            known[played] = list(cohorts.rounds(played))
-        for r, drawn in zip(run.rounds, known[played], strict=False):
+        if played not in rounds_of:
+            rounds_of[played] = list(cohorts.rounds(played))
+        for r, drawn in zip(run.rounds, rounds_of[played], strict=False):
             if (r.clients, r.malicious, r.dropped) != drawn:
                 _, malicious, dropped = drawn
                 yield (
@@ -162,9 +162,9 @@ def one_system(case: Case) -> Iterator[str]:
     for module, several in hashes.items():
         if len(several) > 1:
             yield f"all records must be of one file {module}, got {len(several)} versions of it"
-    told = {n: [getattr(r.scenario, n) for r in case.records] for n in Scenario.model_fields}
-    told |= {n: [getattr(r, n) for r in case.records] for n in ("vote", "parameters")}
-    for name, values in told.items():
+    by_field = {n: [getattr(r.scenario, n) for r in case.records] for n in Scenario.model_fields}
+    by_field |= {n: [getattr(r, n) for r in case.records] for n in ("vote", "parameters")}
+    for name, values in by_field.items():
         if name not in DEALT and len(set(values)) > 1:
             yield f"all records must be of one {name}, got {some(sorted(values, key=str))}"
     if len({r.privacy is None for r in case.records}) > 1:

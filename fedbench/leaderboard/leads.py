@@ -29,10 +29,10 @@ class Lead:
 
 def leads(entry: Entry, others: Sequence[Entry]) -> list[Lead]:
     """Return the leads of an entry over those that share enough seeds with it, in their order."""
-    found = []
+    all_leads = []
     for other in others:
         if other is entry:
             continue
         pair = {i: by_seed(each, each.score) for i, each in enumerate((entry, other))}
-        found += [Lead(other, over(lost, CONFIDENCE)) for lost in differences(pair).values()]
-    return found
+        all_leads += [Lead(other, over(lost, CONFIDENCE)) for lost in differences(pair).values()]
+    return all_leads

@@ -63,7 +63,7 @@ class Ranking:
     promise: Promise | None  # of every epsilon; None: systems without a finite one
     season: str  # whose seeds they share; empty before the ranking stage
     standings: list[Standing]
-    told: float | None  # least difference of accuracies that the seeds show, see `resolution`
+    least_difference: float | None  # of accuracies, that the seeds can show, see `resolution`
 
     def front(self) -> Ranking:
         """Return the ranking without the entries that another one dominates."""
@@ -131,10 +131,10 @@ def ranking(
         )
         for i, entry in enumerate(entries)
     ]
-    told = resolution(values, 1 - limits.confidence)
+    least = resolution(values, 1 - limits.confidence)
     drawn = season(entries[0]) if entries else ""
     promised = promise(entries[0]) if entries else None
-    return Ranking(view, bits, promised, drawn, sorted(standings, key=_order), told)
+    return Ranking(view, bits, promised, drawn, sorted(standings, key=_order), least)
 
 
 def _is_ranked(entry: Entry, limits: Limits) -> bool:

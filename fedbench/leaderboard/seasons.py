@@ -115,9 +115,9 @@ def seasons(board: Path) -> dict[str, Season]:
     return by_name
 
 
-def of(entry: str, known: Mapping[str, Season]) -> Season | None:
+def of(entry: str, by_name: Mapping[str, Season]) -> Season | None:
     """Find the season in which the entry with this id is frozen; None without one."""
-    return next((season for _, season in sorted(known.items()) if entry in season.frozen), None)
+    return next((season for _, season in sorted(by_name.items()) if entry in season.frozen), None)
 
 
 def freeze(board: Path, name: str, source: str, entries: Iterable[str]) -> Season:

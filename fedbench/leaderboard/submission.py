@@ -163,13 +163,13 @@ def complete(path: Path, records: Sequence[Record]) -> Submission:
     claimed = claim(path)
     case = _later(claimed, records)
     other = of_entry(claimed.entry, records)
-    found = [RuleFinding("one system", "error", text) for text in other]
-    found += judge(case)
+    findings = [RuleFinding("one system", "error", text) for text in other]
+    findings += judge(case)
     for rule in ("code", "device"):
         both = dataclasses.replace(case, records=[*claimed.records, *records])
-        found += [RuleFinding(rule, "error", text) for text in RULES[rule](both)]
-    done = None if errors(found) else completed(claimed.entry, case)
-    return Submission(boards.find(path), records, found, done, [])
+        findings += [RuleFinding(rule, "error", text) for text in RULES[rule](both)]
+    done = None if errors(findings) else completed(claimed.entry, case)
+    return Submission(boards.find(path), records, findings, done, [])
 
 
 def _orphans(beside: Path, digests: set[str]) -> Iterator[Path]:

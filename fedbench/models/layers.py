@@ -110,5 +110,5 @@ def _dropped(layer: nn.Dropout, name: str, now: Pass, x: Tensor) -> Tensor:
     if type(layer) is not nn.Dropout:
         shape[2:] = [1] * (x.dim() - 2)
     key = step.key.fold("dropout", name, now.calls[name])
-    kept = key.uniform(*shape, device=x.device) >= layer.p
-    return x * kept / max(1 - layer.p, 1e-12)
+    survives = key.uniform(*shape, device=x.device) >= layer.p
+    return x * survives / max(1 - layer.p, 1e-12)

@@ -182,13 +182,13 @@ def covered(
         return [name for name in trained if any(fnmatchcase(name, p) for p in patterns)]
     layers = [name for name, layer in module.named_modules() if isinstance(layer, LAYERS)]
     names = [f"{layer}.weight" if layer else "weight" for layer in layers]
-    found = [name for name in trained if name in names]
-    if not found:
+    shared = [name for name in trained if name in names]
+    if not shared:
         raise ConfigError(
             f"{type(module).__name__} must have a linear or convolution layer with a weight that "
             "is trained, or ModuleModel(weights=...) that names what a mask covers, got none"
         )
-    return found
+    return shared
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -273,8 +273,8 @@ class ModuleNet(Network):
         """Return parameters that are not trained, and buffers, on a device."""
         if device not in self._constants:
             values = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
-            kept = {name: x.detach() for name, x in values.items() if name not in self.table}
-            self._constants[device] = {name: x.to(device) for name, x in kept.items()}
+            frozen = {name: x.detach() for name, x in values.items() if name not in self.table}
+            self._constants[device] = {name: x.to(device) for name, x in frozen.items()}
         return self._constants[device]
 
     def _call(self, params: Tree, x: Tensor, step: Step | None) -> Tensor:

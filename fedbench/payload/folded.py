@@ -126,8 +126,8 @@ class FoldedMessages:
         return 2 * x - 1 if _signed(self.form) else x
 
 
-def _both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    return None if one is None or other is None else one + other
+def _both(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    return None if first is None or second is None else first + second
 
 
 def has_bits_alone(form: Payload) -> bool:

@@ -147,11 +147,11 @@ class MissedScalars(Payload):
         return torch.arange(width, device=self.x.device) >= width - self.missed
 
     def check(self) -> None:
-        known = self.known.scalars().to(self.x)
-        require_form(self, x=(len(known), torch.float32), missed=(1, torch.int64))
-        if bool(((self.missed < 0) | (self.missed > len(known))).any()):
-            raise IllegalPayloadError(f"MissedScalars.missed must be in [0, {len(known)}]")
-        if bool(((self.x != known) & ~self._travels()).any()):
+        agreed = self.known.scalars().to(self.x)
+        require_form(self, x=(len(agreed), torch.float32), missed=(1, torch.int64))
+        if bool(((self.missed < 0) | (self.missed > len(agreed))).any()):
+            raise IllegalPayloadError(f"MissedScalars.missed must be in [0, {len(agreed)}]")
+        if bool(((self.x != agreed) & ~self._travels()).any()):
             raise IllegalPayloadError("MissedScalars.x must be what is known where nothing travels")
 
     def values(self) -> Tensor:
@@ -167,10 +167,10 @@ class MissedScalars(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        known = spec["known"].scalars()
+        agreed = spec["known"].scalars()
         count = len(packet.data) // 4
-        if count > len(known):
-            raise IllegalPayloadError(f"scalars must be at most {len(known)}, got {count}")
+        if count > len(agreed):
+            raise IllegalPayloadError(f"scalars must be at most {len(agreed)}, got {count}")
         (data,) = wire.split(packet, [32 * count])
-        x = torch.cat([known[: len(known) - count], wire.floats_of(data)[0]])
+        x = torch.cat([agreed[: len(agreed) - count], wire.floats_of(data)[0]])
         return cls(x[None], torch.tensor([[count]]), spec["known"])

@@ -64,14 +64,14 @@ def submodule(package: str, name: str) -> ModuleType:
             sys.modules.pop(package, None)
 
 
-def spelled(kind: str, package: str, name: str, known: tuple[str, ...]) -> str:
+def spelled(kind: str, package: str, name: str, names: tuple[str, ...]) -> str:
     """Return the class name as its project spells it; `ConfigError` if it is none of these.
 
     Capitals do not matter: a record writes parameters in small letters.
     """
-    by_letters = {each.lower(): each for each in known}
+    by_letters = {each.lower(): each for each in names}
     if name.lower() not in by_letters:
-        hint = nearest(name, known, f"known: {few(known, most=20)}")
+        hint = nearest(name, names, f"known: {few(names, most=20)}")
         raise ConfigError(f"--{kind} {package} has no {name!r}; {hint}")
     return by_letters[name.lower()]
 

@@ -187,7 +187,7 @@ def sweep(
             checkpoints=None if out is None else Store(Path(out)).checkpoints,
         )
         runs = [
-            Run(Cell(one), s) for one in given for s in ([one.seed] if seeds is None else seeds)
+            Run(Cell(each), s) for each in given for s in ([each.seed] if seeds is None else seeds)
         ]
         distinct = list({run.id: run for run in runs}.values())
         here = any(map(is_here, given))

@@ -310,8 +310,8 @@ def exhibits() -> dict[str, Exhibit]:
 
 def exhibit(name: str) -> Exhibit:
     """Return the exhibit of a name; `ConfigError` if there is none."""
-    known = exhibits()
-    if name not in known:
-        hint = nearest(name, list(known), f"known: {few(list(known))}")
+    by_name = exhibits()
+    if name not in by_name:
+        hint = nearest(name, list(by_name), f"known: {few(list(by_name))}")
         raise ConfigError(f"EXHIBIT must be a table or figure of a paper, got {name!r}; {hint}")
-    return known[name]
+    return by_name[name]

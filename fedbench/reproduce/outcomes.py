@@ -143,9 +143,9 @@ def measured(
         values = numbers(exhibit, claim, groups)
         if not values:
             continue
-        said = played[0].model_dump(mode="json", exclude_defaults=True, exclude={"seed"})
+        fields = played[0].model_dump(mode="json", exclude_defaults=True, exclude={"seed"})
         seconds = round(sum(record.timing.seconds for group in groups for record in group), 1)
-        cells.append(Number(at=claim.at, values=values, scenario=said, seconds=seconds))
+        cells.append(Number(at=claim.at, values=values, scenario=fields, seconds=seconds))
     first = next(record for group in records.values() for record in group).environment
     return Outcome(
         exhibit=exhibit.name,
@@ -163,8 +163,8 @@ def numbers(exhibit: Exhibit, claim: Claim, groups: Sequence[Sequence[Record]]) 
     by_seed: list[dict[int, float]] = []
     for group in groups:
         cut = {record.scenario.seed: until(record, claim.until) for record in group}
-        found = {seed: read(record) for seed, record in cut.items() if record is not None}
-        by_seed.append({seed: number for seed, number in found.items() if number is not None})
+        read_values = {seed: read(record) for seed, record in cut.items() if record is not None}
+        by_seed.append({seed: number for seed, number in read_values.items() if number is not None})
     if not exhibit.compares:
         return by_seed[0]
     play, against = by_seed

@@ -55,10 +55,10 @@ def compare(exhibit: Exhibit, claim: Claim, outcome: Outcome | None, scale: str)
         ours = Number(at=claim.at, values={0: computed(claim.formula, claim.given)})
         scale = "formula"
     else:
-        found = None if outcome is None else outcome.number(claim)
-        if found is None:
+        measured = None if outcome is None else outcome.number(claim)
+        if measured is None:
             return Comparison(claim, None, Verdict.NOT_RUN, why=claim.needs or exhibit.needs)
-        ours = found
+        ours = measured
     if agrees(claim, ours, exhibit.margin_of(claim)):
         return Comparison(claim, ours, Verdict.AGREES, scale=scale)
     reason = exhibit.explanation(claim, scale)
@@ -80,5 +80,5 @@ def compared(exhibit: Exhibit, outcomes: Mapping[tuple[str, str], Outcome]) -> l
 
 def counts(cells: Iterable[Comparison]) -> dict[Verdict, int]:
     """Count the cells of each verdict."""
-    found = Counter(cell.verdict for cell in cells)
-    return {verdict: found[verdict] for verdict in Verdict}
+    counter = Counter(cell.verdict for cell in cells)
+    return {verdict: counter[verdict] for verdict in Verdict}

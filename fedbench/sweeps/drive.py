@@ -23,7 +23,7 @@ PATIENCE = 0.5  # seconds between two checks of runs that another sweep is playi
 class Tally:
     """How the runs of a sweep ended."""
 
-    found: list[Run] = field(default_factory=list)  # with a record from before or another sweep
+    recorded: list[Run] = field(default_factory=list)  # before, or by another sweep
     played: list[Run] = field(default_factory=list)  # by this sweep, with a record
     failed: dict[Run, Failure] = field(default_factory=dict)  # without a record, and why
     left: list[Run] = field(default_factory=list)  # not begun or not finished
@@ -94,7 +94,7 @@ class Sweep:
             if self.models is not None:
                 self._require_model(run, self.models)
             self.store.drop_checkpoint(run)  # its player was killed when it had kept the record
-            self.tally.found.append(run)
+            self.tally.recorded.append(run)
             self.watcher.found(run.cell, run.seed)
             return True
         failure = self.store.failure(run)
@@ -210,7 +210,7 @@ def play_each(
             )
             tally = sweep.play(runs)
         records: dict[Cell, list[Record]] = {}
-        ended = {*tally.found, *tally.played}
+        ended = {*tally.recorded, *tally.played}
         for run in filter(ended.__contains__, runs):
             records.setdefault(run.cell, []).append(store.record(run))
     return records, tally.failed

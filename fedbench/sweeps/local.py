@@ -63,8 +63,8 @@ class Options:
             require(f"--{name}", number, number >= low, f">= {low}")
             require(f"--{name}", number, number <= MOST, f"<= {MOST}")
         require("--run-timeout", self.run_timeout, self.run_timeout > 0, "> 0 seconds")
-        kept = self.states is None or self.canonical
-        require("--keep-states", str(self.states), kept, "left out without --canonical")
+        may_keep = self.states is None or self.canonical
+        require("--keep-states", str(self.states), may_keep, "left out without --canonical")
         require_one_place(self.executor, self.isolate)
         Checkpoint.of(self.checkpoint, Path())
         if self.canonical:

@@ -80,7 +80,7 @@ def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
     buckets = alphabets.Levels(whole, norms, x[:, :2], 10, SIZES, 16, "l2", "elias")
     signed = alphabets.ScaledSigns(x > 0, scales[:, :3], x[:, :2], SIZES)
     picked = alphabets.SeededSparse(torch.zeros(n, 20), seeds, x[:, :2], sum(SIZES))
-    known = x.flip(0)
+    remembered = x.flip(0)
     residues = alphabets.Residues(torch.zeros(x.shape, dtype=torch.int32), 2**12, 0)
     return [
         alphabets.FloatVectors(x),
@@ -88,9 +88,9 @@ def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
         blank_sparse.nearest(wide),
         replace(blank_sparse, coded=True).nearest(wide),
         picked.nearest(wide),
-        alphabets.SparsePatches(**vars(blank_sparse), remembered=known).nearest(wide),
-        alphabets.SeededPatches(**vars(picked), remembered=known).nearest(wide),
-        alphabets.CoordinatedPatches(x[:, :20], x[:, :2], sum(SIZES), 5, remembered=known),
+        alphabets.SparsePatches(**vars(blank_sparse), remembered=remembered).nearest(wide),
+        alphabets.SeededPatches(**vars(picked), remembered=remembered).nearest(wide),
+        alphabets.CoordinatedPatches(x[:, :20], x[:, :2], sum(SIZES), 5, remembered=remembered),
         rotated.nearest(x),
         sharp.nearest(wide),
         ternary.nearest(x),
@@ -284,9 +284,9 @@ def _check_folding(
     assert attack.looks or not attack.keeps, "an attack that keeps must override look"
     read = payload.take(context.benign if tier == "all" else context.owned.rows)
     sums = FoldedMessages.of(read, torch.ones(len(read), dtype=torch.float64)).with_squares(read)
-    kept = KeptMessages(read.take([]), read.encode(), at_once=2) if attack.keeps else None
+    stored = KeptMessages(read.take([]), read.encode(), at_once=2) if attack.keeps else None
     learned = (context.updates - context.idle)[:2].mean(dim=0) if attack.reads_updates else None
-    place = threat_model.Part(len(payload), 2, 0, sums, Counter(), kept, learned)
+    place = threat_model.Part(len(payload), 2, 0, sums, Counter(), stored, learned)
 
     def part(rows: list[int]) -> threat_model.AttackContext:
         return replace(
@@ -308,10 +308,10 @@ def _check_folding(
     for row in range(2):
         one_row = part([row])
         apart += threat_model.forge(attack, one_row, {}).among(one_row.honest)
-    one, other = (type(payload).decode(packets, payload.spec)[0] for packets in (apart, together))
-    assert one is not None
-    assert other is not None
-    same = torch.isclose(one.values().double(), other.values().double(), rtol=1e-3, atol=1e-4)
+    singly, jointly = (type(payload).decode(made, payload.spec)[0] for made in (apart, together))
+    assert singly is not None
+    assert jointly is not None
+    same = torch.isclose(singly.values().double(), jointly.values().double(), rtol=1e-3, atol=1e-4)
     name = type(payload).__name__
     assert float(same.double().mean()) > 0.99, (
         f"{name}: an attack that folds or keeps must make each message of sums or of its look, and "
@@ -337,10 +337,10 @@ def _check_learning(attack: Attack, defense: Defense[Any]) -> None:
     context = replace(context, rehearse=lambda ids, alone, received, n: replace(lab))
     first = threat_model.learn(attack, context, None)
     assert first is not None, "an attack that learns returns a tensor"
-    kept = first.clone()
+    before = first.clone()
     second = threat_model.learn(attack, context, first)
     assert second is not None
-    assert torch.equal(first, kept), "wrote into what it had learned"
+    assert torch.equal(first, before), "wrote into what it had learned"
     assert second.shape == first.shape, "what it learns keeps its form"
     again = threat_model.learn(attack, context, None)
     assert again is not None

@@ -251,16 +251,16 @@ def _check_kept(defense: Defense[Any], payload: Payload) -> None:
     if not defense.keeps or isinstance(payload, Patch):
         return
     k = payload.values().shape[1]
-    kept = KeptMessages(payload.take([]), payload.encode(), at_once=2, width=max(k // 3, 1))
+    packets = KeptMessages(payload.take([]), payload.encode(), at_once=2, width=max(k // 3, 1))
     answers = []
-    for received in (kept, payload):
+    for received in (packets, payload):
         view = declared(defense, view_of(payload))
         out = hooks.aggregate(defense, received, defense.init(payload.spec), view)[0].double()
         answers.append((out, view.findings))
-    (back, found), (whole, meant) = answers
+    (back, findings), (whole, meant) = answers
     alike = torch.allclose(back, whole, rtol=1e-5, atol=1e-5)
-    alike &= found.notes.keys() == meant.notes.keys()
-    alike &= (found.kept is None) == (meant.kept is None)
+    alike &= findings.notes.keys() == meant.notes.keys()
+    alike &= (findings.kept is None) == (meant.kept is None)
     name = type(payload).__name__
     assert alike, (
         f"{name}: aggregate_kept, or Traits.columns, must answer and find what aggregate does"

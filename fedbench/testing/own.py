@@ -137,7 +137,7 @@ def check_partition(partition: Partition, clients: int = 5, classes: int = 3) ->
         hooks.split(partition, y, clients, classes, Key(2), owner.clone()) for _ in range(2)
     )
     assert torch.equal(torch.get_rng_state(), state), "it must draw from its key alone"
-    same = all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    same = all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     assert same, "the same key must deal alike"
     few = min(len(part) for part in first)
     assert few >= 3, f"a client must get 3 samples to train, validate and test, got {few}"

@@ -61,8 +61,8 @@ def check_protocol(protocol: Protocol[Any]) -> None:
         assert protocol.agreed in blank, (
             f"{title(protocol)}: agreed must name a tensor of memory, got {protocol.agreed!r}"
         )
-        known = blank[protocol.agreed]
-        assert known.shape == payload.values().shape[1:], "what is agreed on is a row of values"
+        agreed = blank[protocol.agreed]
+        assert agreed.shape == payload.values().shape[1:], "what is agreed on is a row of values"
 
     state = protocol.init(shared)
     broadcast = hooks.broadcast(protocol, shared, state, range(len(clients)), Key(9))

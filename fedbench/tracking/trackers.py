@@ -31,8 +31,8 @@ Outcome = Literal["finished", "failed", "stopped"]
 def numbers(round: Round) -> dict[str, float]:
     """Return the numbers of a round that were measured, by name; what holds or not is 1 or 0."""
     values = {field.name: getattr(round, field.name) for field in fields(round)}
-    found = {name: float(x) for name, x in values.items() if isinstance(x, int | float)}
-    return found | {"sampled": float(len(round.clients))}
+    measured = {name: float(x) for name, x in values.items() if isinstance(x, int | float)}
+    return measured | {"sampled": float(len(round.clients))}
 
 
 def outcomes(record: Record) -> dict[str, float]:
@@ -124,8 +124,12 @@ class MLflow(Tracker):
 
     def _begin(self, scenario: Scenario) -> str:
         client = self._client()
-        found = client.get_experiment_by_name(self.experiment)
-        home = client.create_experiment(self.experiment) if found is None else found.experiment_id
+        experiment = client.get_experiment_by_name(self.experiment)
+        home = (
+            client.create_experiment(self.experiment)
+            if experiment is None
+            else experiment.experiment_id
+        )
         run: str = client.create_run(home, run_name=name_of(scenario)).info.run_id
         entities = self._module.entities
         values = scenario.model_dump(exclude_none=True).items()

@@ -168,8 +168,8 @@ def links(board: Path, entry: Entry, folder: Path) -> list[tuple[str, str]]:
         "records (jsonl.gz)": archive(path),
         "records of the ranking stage (jsonl.gz)": ranking(path),
         **{
-            f"records of {one.by} (jsonl.gz)": replay(path, number)
-            for number, one in enumerate(entry.replays, 1)
+            f"records of {replayed.by} (jsonl.gz)": replay(path, number)
+            for number, replayed in enumerate(entry.replays, 1)
         },
         "records of held-out attacks (jsonl.gz)": held_out(path),
         f"rules {entry.rules} (toml)": board / "rules" / f"{entry.rules}.toml",

@@ -89,11 +89,11 @@ def budget(ranking: Ranking) -> str:
 
 def resolution(ranking: Ranking) -> str:
     """Say which differences the seeds of a ranking cannot show; empty for a single entry."""
-    if ranking.told is None:
+    if ranking.least_difference is None:
         return ""
-    if math.isinf(ranking.told):
+    if math.isinf(ranking.least_difference):
         return "There are too many systems for so few seeds: no difference is sure."
-    least = points(ranking.told)
+    least = points(ranking.least_difference)
     return f"Differences of less than {least} points are too small for these seeds."
 
 
@@ -159,10 +159,10 @@ def knows(text: str) -> str:
 
 
 def _said(shown: Knowledge) -> str:
-    said = [_KNOWN.get(shown.tier, shown.tier)]
-    said += ["may query a snapshot of the server's rule"] if shown.defense else []
-    said += ["reads a snapshot of the server's state"] if shown.state else []
-    return "; ".join(said)
+    parts = [_KNOWN.get(shown.tier, shown.tier)]
+    parts += ["may query a snapshot of the server's rule"] if shown.defense else []
+    parts += ["reads a snapshot of the server's state"] if shown.state else []
+    return "; ".join(parts)
 
 
 def task(scenario: Scenario) -> str:

@@ -365,7 +365,10 @@ class Line:
         A coordinate whose value has left the rows that count has reached its limit: a trial looks
         at the others, of which few are left at the end.
         """
-        ordered, weights, mean, m = self.ordered, self.weights, self.mean, self.m
+        ordered = self.ordered
+        weights = self.weights
+        mean = self.mean
+        m = self.m
         push = side * self.push
         edge = torch.where(push > 0, ordered[-1], ordered[0])
         leaves = torch.where(push != 0, (edge - mean) / push, 0.0)  # the gamma at which v leaves

@@ -88,8 +88,10 @@ class StatOpt(Crafted):
             above = torch.where(high > 0, high * self.b, high / self.b)
         else:
             std = deviation(honest, mean) if len(honest) > 1 else mean.abs()
-            low, below = mean - 3 * std, mean - 4 * std
-            high, above = mean + 3 * std, mean + 4 * std
+            low = mean - 3 * std
+            below = mean - 4 * std
+            high = mean + 3 * std
+            above = mean + 4 * std
         edge = torch.where(sign > 0, low, torch.where(sign < 0, high, mean))
         end = torch.where(sign > 0, below, torch.where(sign < 0, above, mean))
         shape = (len(view.own), len(mean))

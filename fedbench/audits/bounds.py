@@ -177,7 +177,8 @@ class Guesses:
             Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023,
             https://arxiv.org/abs/2305.08846, Algorithm 1, and Appendix D for the p-value.
         """
-        r, v = self.made, self.right
+        r = self.made
+        v = self.right
         if not v:
             return 1.0
         tails = at_least(v - np.arange(v + 1), r, float(expit(epsilon)))

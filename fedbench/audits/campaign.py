@@ -54,7 +54,8 @@ class AuditPlan:
         if method == "one-shot":
             return one_shot_estimates(scenario, self.canaries)
         plugins = load_plugins(scenario)
-        rule, clients = plugins.defense, scenario.per_round
+        rule = plugins.defense
+        clients = scenario.per_round
         bench = ReleaseBench(plugins.mechanism, plugins.protocol, rule, self.dim, clients)
         key = Secret.of(scenario.seed, "audit").key("mechanism")
         claim = scenario.sampling, scenario.adjacency

@@ -141,7 +141,8 @@ def _(
     far = -FAR * clip * unit
     law = Gaussians(1 / event.z)
     if adjacency == "replace-one":
-        near, twice = INSIDE * clip * unit, Gaussians(2 / event.z)
+        near = INSIDE * clip * unit
+        twice = Gaussians(2 / event.z)
         return NeighbourPair(zeros, near, far, unit, "the clip or its opposite", twice)
     if adjacency == "add-remove":
         return NeighbourPair(zeros, None, far, unit, "the clip or no client", law)

@@ -65,7 +65,8 @@ class ReleaseBench:
 
     def _sent(self, pair: NeighbourPair, given: Tensor | None, key: Key) -> tuple[Payload, Any]:
         """Return the clients' messages, and the mechanism's state."""
-        mechanism, protocol = self.mechanism, self.protocol
+        mechanism = self.mechanism
+        protocol = self.protocol
         rows = [] if given is None else [given]
         rows += [pair.reference] if mechanism.central else []
         keys = [key.fold("client", i) for i in range(len(rows))]

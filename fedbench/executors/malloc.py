@@ -5,7 +5,9 @@ import os
 import platform
 
 # Parameters of glibc's mallopt, from malloc.h.
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
+_TRIM_THRESHOLD = -1
+_TOP_PAD = -2
+_MMAP_MAX = -4
 
 
 def keep_memory() -> bool:

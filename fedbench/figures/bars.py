@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
     from fedbench.results.summary import Row
 
-LANE, AIR = 0.2, 0.5  # inches of a lane; air between two groups, in lanes
-LANES, LEAST = 120, 3  # bars of a figure, and of a system, beyond which the shortest are left out
+LANE = 0.2  # inches of a lane
+AIR = 0.5  # between two groups, in lanes
+LANES = 120  # bars of a figure, beyond which the shortest are left out
+LEAST = 3  # bars that each system keeps
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 Curve = Sequence[tuple[int, "PrivacyCost"]]
 PAPER = "paper"
-HEIGHT, LINE = 3.5, 0.16  # inches of the panel, and of a line of text
+HEIGHT = 3.5  # inches of the panel
+LINE = 0.16  # inches of a line of text
 
 
 @styled

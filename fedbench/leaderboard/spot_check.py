@@ -155,7 +155,8 @@ def spot_check(drawn: Sequence[Drawn], folder: Path) -> list[Outcome]:
 
 def _wrong(setup: Setup, drawn: Drawn, folder: Path) -> str:
     """Play a round and return what differs; empty if nothing does."""
-    record, step = drawn.record, drawn.step
+    record = drawn.record
+    step = drawn.step
     try:
         state = _before(setup, drawn, folder)
     except ConfigError as error:

@@ -66,7 +66,8 @@ def reputation(
     out = torch.zeros(len(symbols), sum(sizes), dtype=torch.int32, device=symbols.device)
     layers = torch.split(symbols, list(kept or sizes), dim=1)
     for layer, positions in zip(layers, torch.split(out, list(sizes), dim=1), strict=True):
-        size, count = positions.shape[1], layer.shape[1]
+        size = positions.shape[1]
+        count = layer.shape[1]
         ends = torch.arange(size - count, size, dtype=torch.int32, device=symbols.device)
         scatter_distinct(positions, 1, layer.to(torch.int64), ends.expand_as(layer))
     return out

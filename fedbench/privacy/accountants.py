@@ -123,7 +123,10 @@ def _(
         kind = "flipped bits"
         event = events.MaskSample(event.d, 0.0, event.p, None)  # corners of [p, 1-p]^d
     adjacency = participation.among(kind, FIXED)
-    d, sigma, c, times = event.d, event.sigma, event.c, participation.times
+    d = event.d
+    sigma = event.sigma
+    c = event.c
+    times = participation.times
     reach = replaced = None  # L2 sensitivity, with room for the rounding of float32
     if event.radius is not None:
         rounding = math.sqrt(d) * 2.0**-23

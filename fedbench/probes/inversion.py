@@ -32,7 +32,8 @@ PRIORS = {"floats": 0.01, "signs": 0.1, "adam": 0.3, "masks": 1.0}
 RATE = 0.1  # first learning rate, for pixels in [0, 1]
 DECAY = 0.3
 DECAYS = (3 / 8, 5 / 8, 7 / 8)
-WINDOW, SIGMA = 11, 1.5  # of the similarity of images
+WINDOW = 11  # pixels of the window in which images are compared
+SIGMA = 1.5  # of its Gaussian weights, in pixels
 C1, C2 = 0.01**2, 0.03**2
 _PERFECT = 100.0  # dB, in place of the infinite PSNR of equal images, which has no mean
 _FLOOR = 1e-3  # smallest cosine that the objective is relative to
@@ -212,7 +213,8 @@ def invert(
 
 def guess(data: Data, rows: Tensor, key: Key) -> dict[str, list[Reconstruction]]:
     """Return guesses without a message: noise, and the nearest other image of the class."""
-    noise, others = [], []
+    noise = []
+    others = []
     for i, (row, truth) in enumerate(zip(rows.tolist(), pixels(data, rows), strict=True)):
         image = key.fold("guess", i).uniform(*data.image, device=truth.device)
         noise.append(Reconstruction.of(image, truth))
@@ -362,7 +364,9 @@ def ssim(image: Tensor, truth: Tensor) -> float:
 
     x, y = image.double(), truth.double()
     mx, my = mean(x), mean(y)
-    vx, vy, cov = mean(x * x) - mx * mx, mean(y * y) - my * my, mean(x * y) - mx * my
+    vx = mean(x * x) - mx * mx
+    vy = mean(y * y) - my * my
+    cov = mean(x * y) - mx * my
     luminance = (2 * mx * my + C1) / (mx * mx + my * my + C1)
     return float((luminance * (2 * cov + C2) / (vx + vy + C2)).mean())
 

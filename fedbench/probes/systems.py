@@ -23,7 +23,8 @@ def play_each(
     protocols: Sequence[str], mechanisms: Sequence[str], play: Callable[[str, str], Result]
 ) -> tuple[list[Result], list[str]]:
     """Return the results of each protocol under each mechanism that fits, and why others do not."""
-    results, skipped = [], []
+    results = []
+    skipped = []
     for protocol in protocols:
         for mechanism in mechanisms:
             try:

@@ -18,7 +18,8 @@ from fedbench.payload.packets import code_bits
 from fedbench.payload.sparse import Alive, largest_alive
 from fedbench.protocols.fedavg import LocalSGD, initial_weights, masked
 
-_ALIVE, _ROUND = "pruning.alive", "pruning.round"
+_ALIVE = "pruning.alive"
+_ROUND = "pruning.round"
 _ROUNDING = 1e-5  # tolerance of a mean of 0 and 1 that should equal a share
 
 

@@ -45,7 +45,8 @@ class SGD(Optimizer):
         dimensions.
         """
         rate = self.lr if lr is None else lr
-        trained, velocity = {}, {}
+        trained = {}
+        velocity = {}
         for name, x in tree.items():
             g = gradient[name]
             if name in self.statistics:

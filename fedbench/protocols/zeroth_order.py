@@ -419,7 +419,8 @@ def replayed(shared: Shared, rate: float, width: int, history: History) -> Tenso
     past, w = memo.get("last", (b"", initial_weights(shared)))
     before = history[: max(len(history) - size, 0)]
     if not before.startswith(past):
-        past, w = (b"", initial_weights(shared))
+        past = b""
+        w = initial_weights(shared)
     for start in range(len(past), len(before), size):
         w = _next_round(shared, rate, w, start // size, history[start : start + size])
     memo["last"] = (before, w)

@@ -134,7 +134,8 @@ def family(text: str) -> str:
 
 def committed(rules: Rules) -> str:
     """Say to how many held-out attacks the newest rules commit, and when they are published."""
-    version, count = rules.version, len(rules.held_out.digests)
+    version = rules.version
+    count = len(rules.held_out.digests)
     if not count:
         return (
             f"Version {version} commits to none: how far a worst case generalises to attacks that "

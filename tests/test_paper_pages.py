@@ -8,7 +8,7 @@ from fedbench.cli import main
 from fedbench.cli.paper_page import END, START, page, tally, write_pages
 from fedbench.core.errors import ConfigError
 from fedbench.reproduce.exhibits import Paper, papers
-from fedbench.reproduce.outcomes import Number, Outcome, kept
+from fedbench.reproduce.outcomes import Number, Outcome, stored_outcomes
 from fedbench.reproduce.verdicts import compared
 
 ROOT = Path(__file__).parents[1]
@@ -147,7 +147,7 @@ def test_the_conclusions_begin_with_the_counts_of_the_summary() -> None:
         cell
         for paper in papers()
         for exhibit in paper.exhibit
-        for cell in compared(exhibit, kept())
+        for cell in compared(exhibit, stored_outcomes())
     )
     assert said in (ROOT / "docs" / "results.md").read_text(), f"docs/results.md should say: {said}"
 
@@ -185,6 +185,8 @@ def test_a_reason_that_explains_two_cells_is_numbered_once_on_the_console(
 
 def test_exhibits_of_the_pages_have_sections_of_their_own() -> None:
     for paper in papers():
-        headings = [line for line in page(paper, kept()).splitlines() if line.startswith("#")]
+        headings = [
+            line for line in page(paper, stored_outcomes()).splitlines() if line.startswith("#")
+        ]
         assert len(headings) == len(set(headings))
         assert all(line.startswith("### ") for line in headings)

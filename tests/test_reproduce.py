@@ -28,9 +28,9 @@ from fedbench.reproduce.outcomes import (
     Number,
     Outcome,
     gigabytes,
-    kept,
     measured,
     parsed,
+    stored_outcomes,
     until,
 )
 from fedbench.reproduce.verdicts import Verdict, compare, compared, counts
@@ -114,7 +114,7 @@ def test_what_follows_from_a_formula_agrees_or_is_explained() -> None:
 
 
 def test_what_was_kept_is_of_an_exhibit_and_played_as_it_says() -> None:
-    for (name, scale), played in kept().items():
+    for (name, scale), played in stored_outcomes().items():
         exhibit = EXHIBITS[name]
         claims = {tuple(claim.at.items()): claim for claim in exhibit.trained(scale)}
         for cell in played.cell:

@@ -91,7 +91,7 @@ def show(name: str, kind: str | None = None, format: str = "table") -> None:
     if format == "json":
         from fedbench.cli.catalogue_data import shown
 
-        bare, having = found(name, kind)
+        bare, having = find_named(name, kind)
         print(document([shown(each, bare) for each in having]))
         return
     show_plugin(Console(), name, kind)
@@ -99,12 +99,12 @@ def show(name: str, kind: str | None = None, format: str = "table") -> None:
 
 def show_plugin(console: Console, name: str, kind: str | None = None) -> None:
     """Print everything about a plug-in; about each of them where several kinds share the name."""
-    bare, having = found(name, kind)
+    bare, having = find_named(name, kind)
     for each in having:
         _show(console, each, bare, registry.plugin(each, bare))
 
 
-def found(name: str, kind: str | None = None) -> tuple[str, list[str]]:
+def find_named(name: str, kind: str | None = None) -> tuple[str, list[str]]:
     """Return a plug-in's name and the kinds that have it; `ConfigError` if none has."""
     bare, params = registry.split(name)
     if params:

@@ -10,7 +10,7 @@ from fedbench.cli.marks import renewed
 from fedbench.core.errors import ConfigError
 from fedbench.core.files import write_atomically
 from fedbench.reproduce.exhibits import SCALES, Exhibit, Paper, papers
-from fedbench.reproduce.outcomes import Outcome, kept
+from fedbench.reproduce.outcomes import Outcome, stored_outcomes
 from fedbench.reproduce.verdicts import Comparison, Verdict, compared, counts
 from fedbench.tables.export import bullets, markdown
 from fedbench.tables.numbers import counted
@@ -33,7 +33,7 @@ def write_pages(folder: Path) -> dict[Path, bool]:
                 f"--into must be a folder with a page for each paper, got none at {path}; "
                 f"make one with the lines {START!r} and {END!r}"
             )
-        texts[path] = renewed(path, START, END, page(paper, kept()))
+        texts[path] = renewed(path, START, END, page(paper, stored_outcomes()))
     for path, (old, new) in texts.items():
         if new != old:
             write_atomically(path, new.encode())

@@ -218,10 +218,10 @@ def sizes(exhibit: Exhibit, claims: Sequence[Claim], scale: str) -> Table | None
         "operations": "operations of training",
     }
 
-    def said(numbers: object, name: str, text: Callable[[object], str]) -> str:
+    def printed(numbers: object, name: str, text: Callable[[object], str]) -> str:
         return "n/a" if numbers is None else text(getattr(numbers, name))
 
-    lines = [Line([words[n], said(here, n, text), said(paper, n, text)]) for n, text in rows]
+    lines = [Line([words[n], printed(here, n, text), printed(paper, n, text)]) for n, text in rows]
     columns = [Column(f"of {claim.name}", "left", wraps=True), Column(scale), Column("paper")]
     return Table(columns, lines)
 
@@ -264,12 +264,12 @@ def print_listing(console: Console) -> None:
 def listing(paper: Paper) -> Table:
     """Return the exhibits of a paper: what agrees, and what each costs at every scale."""
     from fedbench.reproduce.exhibits import SCALES
-    from fedbench.reproduce.outcomes import kept
+    from fedbench.reproduce.outcomes import stored_outcomes
     from fedbench.reproduce.verdicts import Verdict, compared, counts
 
     lines = []
     for exhibit in paper.exhibit:
-        count = counts(compared(exhibit, kept()))
+        count = counts(compared(exhibit, stored_outcomes()))
         played = len(exhibit.cell) - count[Verdict.NOT_RUN]
         result = f"{count[Verdict.AGREES]} of {played}" if played else ""
         costs = [cost(exhibit, scale) for scale in SCALES]
@@ -299,7 +299,7 @@ def cost(exhibit: Exhibit, scale: str, gpu: bool = False) -> str:
 def summary_table() -> Table:
     """Return how many cells of every exhibit agree, differ, or were not run."""
     from fedbench.reproduce.exhibits import papers
-    from fedbench.reproduce.outcomes import kept
+    from fedbench.reproduce.outcomes import stored_outcomes
     from fedbench.reproduce.verdicts import Verdict, compared, counts
 
     lines = []
@@ -307,7 +307,7 @@ def summary_table() -> Table:
     for paper in papers():
         lines.append(Line([paper.title], title=True))
         for exhibit in paper.exhibit:
-            by_verdict = counts(compared(exhibit, kept()))
+            by_verdict = counts(compared(exhibit, stored_outcomes()))
             lines.append(Line([exhibit.name, *(str(n) for n in by_verdict.values())]))
             totals = {verdict: totals[verdict] + n for verdict, n in by_verdict.items()}
     lines.append(Line(["all papers"], title=True))

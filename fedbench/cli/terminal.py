@@ -103,7 +103,7 @@ class PlainWatcher(Watcher):
         self.runs = runs
         self.ended = 0
 
-    def found(self, cell: Cell, seed: int) -> None:
+    def recorded(self, cell: Cell, seed: int) -> None:
         """Count a run whose record exists."""
         self.ended += 1
 
@@ -176,7 +176,7 @@ class TerminalWatcher(Watcher):
         self.running.pop((cell, seed), None)
         self.ended[cell, seed] = how
 
-    def found(self, cell: Cell, seed: int) -> None:
+    def recorded(self, cell: Cell, seed: int) -> None:
         """Count a run whose record exists."""
         with self._lock:
             self._end(cell, seed, "found")

@@ -42,7 +42,7 @@ def __getattr__(name: str) -> Any:
 
     if name in _HOMES:
         return getattr(import_module(f"fedbench.functional.{_HOMES[name]}"), name)
-    return import_module("fedbench.functional.catalogue").found(name)
+    return import_module("fedbench.functional.catalogue").function_of(name)
 
 
 def __dir__() -> list[str]:

@@ -35,7 +35,7 @@ def claims() -> dict[str, list[tuple[str, str]]]:
     return named
 
 
-def found(label: str) -> Any:
+def function_of(label: str) -> Any:
     """Return the function or the codec of a name.
 
     Raises:
@@ -65,7 +65,7 @@ def functions() -> dict[str, Any]:
     made = {}
     for label in claims():
         try:
-            made[label] = found(label)
+            made[label] = function_of(label)
         except Exception:  # another package's broken plug-in must not hide the others
             continue
     return made
@@ -76,7 +76,7 @@ def refusals() -> dict[str, str]:
     reasons = {}
     for label in claims():
         try:
-            found(label)
+            function_of(label)
         except AttributeError as error:
             reasons[label] = str(error)
         except Exception as error:

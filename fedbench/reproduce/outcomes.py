@@ -173,7 +173,7 @@ def numbers(exhibit: Exhibit, claim: Claim, groups: Sequence[Sequence[Record]]) 
 
 
 @cache
-def kept() -> dict[tuple[str, str], Outcome]:
+def stored_outcomes() -> dict[tuple[str, str], Outcome]:
     """Return the outcomes that come with fedbench, by exhibit and scale."""
     folder = files("fedbench").joinpath("reproduce", "outcomes")
     if not folder.is_dir():

@@ -56,7 +56,7 @@ FAILED: Fields = {"id": "name", **NAMES, **SETTINGS, **SEEDS, **_HOW, "file": "n
 OPEN = ("declared", "sees", "adjacency", "data_seed", "knowledge", "attack_until")
 
 
-def known(name: str, fields: Iterable[str], subject: str) -> str:
+def require_field(name: str, fields: Iterable[str], subject: str) -> str:
     """Return the name if it is a field of these; `ConfigError` if not."""
     names = list(fields)
     if name in names:

@@ -16,7 +16,7 @@ from fedbench.core.errors import ConfigError
 from fedbench.experiment.measurements import Kind
 from fedbench.results import index
 from fedbench.results.aggregate import INTERVAL, cells, place
-from fedbench.results.fields import CELL, FAILED, RUN, Entry, Fields, known, plugin_parts
+from fedbench.results.fields import CELL, FAILED, RUN, Entry, Fields, plugin_parts, require_field
 
 Each = Literal["cell", "run", "failure"]
 Test = Callable[[Any], bool]
@@ -60,9 +60,9 @@ class Query:
         fields = FIELDS[each]
         asked = fields | OF_RUNS if each == "cell" else fields
         if sort is not None:
-            known(sort.removeprefix("-"), fields, "--sort")
+            require_field(sort.removeprefix("-"), fields, "--sort")
         conditions = tuple(Condition.parse(text, asked) for text in where)
-        named = [known(name, fields, "--columns") for name in columns or fields]
+        named = [require_field(name, fields, "--columns") for name in columns or fields]
         return cls(each, conditions, tuple(dict.fromkeys(named)), sort)
 
     @property
@@ -146,7 +146,7 @@ class Condition:
                 "for example 'accuracy>=0.5'"
             )
         field, comparison, value = read.groups()
-        kind = fields[known(field, fields, f"--where {text!r}")]
+        kind = fields[require_field(field, fields, f"--where {text!r}")]
         named = kind == "plug-in" and comparison != "~"
         meant = _expanded(field, value) if named else value
         return cls(field, text.strip(), _test(text, kind, comparison, meant))

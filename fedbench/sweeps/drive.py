@@ -95,7 +95,7 @@ class Sweep:
                 self._require_model(run, self.models)
             self.store.drop_checkpoint(run)  # its player was killed when it had kept the record
             self.tally.recorded.append(run)
-            self.watcher.found(run.cell, run.seed)
+            self.watcher.recorded(run.cell, run.seed)
             return True
         failure = self.store.failure(run)
         if failure is None:

@@ -29,9 +29,9 @@ class Following(Watcher):
         self._callbacks = Callbacks(callbacks)
         self._told: Counter[Run] = Counter()  # rounds of the runs that were started
 
-    def found(self, cell: Cell, seed: int) -> None:
+    def recorded(self, cell: Cell, seed: int) -> None:
         """Tell the watcher only."""
-        self._watcher.found(cell, seed)
+        self._watcher.recorded(cell, seed)
 
     def started(self, cell: Cell, seed: int) -> None:
         """Tell that a run begins, perhaps anew."""

@@ -19,7 +19,7 @@ class Watcher:
     def __exit__(self, *_: object) -> None:
         """Give the terminal back as it was, whatever happened."""
 
-    def found(self, cell: Cell, seed: int) -> None:
+    def recorded(self, cell: Cell, seed: int) -> None:
         """Note a run whose record was there already, or that another sweep has played."""
 
     def started(self, cell: Cell, seed: int) -> None:

@@ -156,10 +156,10 @@ def knows(text: str) -> str:
         return "not installed where this page was made"
     if is_clean(text):
         return "nobody attacks: the same clients keep to the protocol"
-    return _said(needs)
+    return _in_words(needs)
 
 
-def _said(shown: Knowledge) -> str:
+def _in_words(shown: Knowledge) -> str:
     parts = [_KNOWN.get(shown.tier, shown.tier)]
     parts += ["may query a snapshot of the server's rule"] if shown.defense else []
     parts += ["reads a snapshot of the server's state"] if shown.state else []
@@ -191,7 +191,7 @@ def threat(entry: Entry) -> list[str]:
     law = scenario.cohorts if scenario.sampling == "fixed" else scenario.sampling
     most = []
     if scenario.knowledge is not None:
-        shown = _said(Knowledge.parse(scenario.knowledge))
+        shown = _in_words(Knowledge.parse(scenario.knowledge))
         most.append(f"What an attack is shown at most: {shown}.")
     checks = {
         "none": "The server accepts every message that decodes.",

@@ -98,7 +98,7 @@ class Witness(Watcher):
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def found(self, cell: Cell, seed: int) -> None:
+    def recorded(self, cell: Cell, seed: int) -> None:
         self.told.append("found")
 
     def finished(self, cell: Cell, record: Record) -> None:

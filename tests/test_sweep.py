@@ -71,7 +71,7 @@ class Listener(Watcher):
     def __init__(self) -> None:
         self.heard: list[tuple[str, str]] = []
 
-    def found(self, cell: Cell, seed: int) -> None:
+    def recorded(self, cell: Cell, seed: int) -> None:
         self.heard.append(("found", cell.attack))
 
     def started(self, cell: Cell, seed: int) -> None:

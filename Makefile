@@ -166,8 +166,9 @@ gpu-wheels: .venv/installed-dev
 .venv-peers/installed: pyproject.toml $(CONSTRAINTS)
 	@echo "making the virtual environment .venv-peers"
 	@$(PYTHON) -m venv .venv-peers
-	$(call install,.venv-peers,.[dev$(comma)flower$(comma)byzfl$(comma)track$(comma)hf],$(CONSTRAINTS),base)
+	$(call install,.venv-peers,.[dev$(comma)flower$(comma)byzfl$(comma)track$(comma)hf$(comma)frames],$(CONSTRAINTS),base)
 	@.venv-peers/bin/python -m pip install --disable-pip-version-check --quiet --no-deps byzpy==0.1.4
+	@.venv-peers/bin/python -m pip install --disable-pip-version-check --quiet "optuna>=4"  # examples/tune.py
 	@touch .venv-peers/installed
 
 clean:

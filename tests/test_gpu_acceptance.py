@@ -19,6 +19,7 @@ import gpu_report
 import gpu_stages
 import pytest
 import torch
+from alphabets import one_of_each_alphabet
 from gpu_accept import Stage, end_group, followed, last_second, play, started
 from gpu_check import CPU, TOLERANCE, Comparison, apart, compare, unequal
 from gpu_predict import predicted
@@ -41,19 +42,7 @@ SCRIPT = Path(gpu_accept.__file__)
 SHARED = Shared(NETWORK, 3, CPU)
 
 
-@pytest.mark.edges(
-    "fedavg",
-    "fsl",
-    "fedpm",
-    "fedmrn",
-    "signsgd",
-    "qsgd",
-    "drive",
-    "topk",
-    "fedsparse",
-    "feddrop",
-    "fedkseed",
-)
+@pytest.mark.edges(*one_of_each_alphabet())
 @pytest.mark.parametrize("name", registry.names("protocol"))
 def test_lock_step_sends_what_the_loop_sends(name: str) -> None:
     (found,) = compare(name, CPU, ["loop", "padded"])  # of a CPU the loop is the other side

@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 
 import pytest
 import torch
+from alphabets import one_of_each_alphabet
 from figure5 import gdp_mu, rdp_to_dp_mironov
 from rules import answer
 
@@ -243,20 +244,7 @@ def play(protocol: Protocol[Any]) -> None:
     assert protocol.model_bits(shared, state) > 0
 
 
-@pytest.mark.edges(
-    "fedavg",
-    "fsl",
-    "fedpm",
-    "fedmrn",
-    "signsgd",
-    "qsgd",
-    "eden",
-    "topk",
-    "fedsparse",
-    "feddrop",
-    "decomfl",
-    "skellam",
-)
+@pytest.mark.edges(*one_of_each_alphabet())
 @pytest.mark.parametrize("name", registry.names("protocol"))
 def test_no_number_makes_a_protocol_crash(name: str) -> None:
     for protocol in extremes("protocol", name):

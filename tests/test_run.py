@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from alphabets import one_of_each_alphabet
 
 import fedbench
 from fedbench.adversary.threat_model import malicious_clients
@@ -514,21 +515,7 @@ LONELY = SMALL.model_copy(  # a client a round, which does little
 )
 
 
-@pytest.mark.edges(
-    "fedavg",
-    "fsl",
-    "fedpm",
-    "fedmrn",
-    "signsgd",
-    "qsgd",
-    "drive",
-    "topk",
-    "fedsparse",
-    "feddrop",
-    "decomfl",
-    "byz-ef21",
-    "skellam",
-)
+@pytest.mark.edges(*one_of_each_alphabet())
 @pytest.mark.parametrize("protocol", registry.names("protocol"))
 def test_rounds_of_nobody_of_one_and_of_the_malicious_alone_are_played(protocol: str) -> None:
     fields = {"protocol": protocol, "sampling": "poisson", "attack": "sign-flip"}
@@ -546,10 +533,7 @@ def test_rounds_of_nobody_of_one_and_of_the_malicious_alone_are_played(protocol:
 DIVERGED = "the deployed model's scores are not finite: such images count as wrong"
 
 
-@pytest.mark.edges(
-    *("fedavg", "fedmog", "signsgd", "topk", "randk", "qsgd", "drive", "cast", "feddrop"),
-    *("fedpm", "fedmrn", "fsl", "fedsparse", "decomfl", "skellam"),
-)
+@pytest.mark.edges(*one_of_each_alphabet())
 @pytest.mark.parametrize("protocol", registry.names("protocol"))
 def test_a_run_that_diverges_is_scored_and_says_so(protocol: str) -> None:
     fields = {"per_round": 6, "rounds": 2, "local_models": True, "protocol": protocol}

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from alphabets import one_of_each_alphabet
 from second_device_runs import GOLDEN, SCENARIO, Process, rules
 from torch.utils import backend_registration
 
@@ -90,17 +91,11 @@ def cases() -> Iterator[Case]:
 CASES = {" ".join(map(str, case.values())): case for case in cases()}
 
 
-def first_of_an_alphabet(case: Case) -> bool:
-    """Whether the protocol of a case is the first to send its alphabet."""
-    sends = [registry.plugin("protocol", name).sends for name in PROTOCOLS]
-    number = PROTOCOLS.index(case["protocol"])
-    return sends.index(sends[number]) == number
-
-
 QUICK_CASES = [
     name
     for name, case in CASES.items()
-    if case["executor"] == "stacked" or ("mechanism" not in case and first_of_an_alphabet(case))
+    if case["executor"] == "stacked"
+    or ("mechanism" not in case and case["protocol"] in one_of_each_alphabet())
 ]
 
 

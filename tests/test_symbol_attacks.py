@@ -153,6 +153,15 @@ def test_a_sample_of_a_given_size_has_the_probabilities_it_was_drawn_for() -> No
     assert float((got - shares).abs().max()) < 0.07  # three standard deviations of 500 coins
 
 
+def test_of_more_certain_bits_than_are_sent_each_colluder_draws_its_own() -> None:
+    # All benign masks have the last 20 of 100 bits; mirrored, the first 80 are certain.
+    own = [0] * 80 + [1] * 20
+    first, second = message(MaskIPM(), masks(*[own] * 5), 2).mask
+    assert first.sum() == second.sum() == 20
+    assert not first[80:].any()
+    assert not torch.equal(first, second)
+
+
 def changes(rows: Tensor, benign: Tensor, tie: int) -> int:
     """How many decisions on the columns are other ones with ``rows`` among them."""
     before = bits.decided(benign.sum(dim=0), len(benign), tie)

@@ -130,6 +130,8 @@ def largest(x: Tensor, count: int) -> Tensor:
 
     >>> largest(torch.tensor([[1.0, 3.0, 1.0, 2.0, 1.0]]), 3).int().tolist()
     [[1, 1, 0, 1, 0]]
+    >>> largest(torch.tensor([[1.0, torch.nan, 2.0, torch.inf]]), 2).int().tolist()
+    [[0, 1, 0, 1]]
     """
     if not count:
         return torch.zeros(x.shape, dtype=torch.bool, device=x.device)

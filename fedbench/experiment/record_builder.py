@@ -243,16 +243,12 @@ def _of_server(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
         doubts.append(f"the rule left out {100 * wronged:.0f} % of the honest messages")
     if result.loss is None:
         doubts.append("the deployed model's scores are not finite: such images count as wrong")
-    doubts += [
-        f"the rule fell back in some rounds: {why}" for why in _notes_named(rounds, "fell_back")
-    ]
+    doubts += [f"the rule fell back in some rounds: {why}" for why in _notes(rounds, "fell_back")]
     if any(NOT_FINITE in r.findings for r in rounds):
         doubts.append("the rule answered NaN or infinity in some rounds")
-    doubts += [
-        f"the rule stopped early in some rounds: {why}" for why in _notes_named(rounds, "stopped")
-    ]
+    doubts += [f"the rule stopped early in some rounds: {why}" for why in _notes(rounds, "stopped")]
     return doubts
 
 
-def _notes_named(rounds: list[Round], name: str) -> list[str]:
+def _notes(rounds: list[Round], name: str) -> list[str]:
     return sorted({str(r.findings[name]) for r in rounds if name in r.findings})

@@ -296,14 +296,8 @@ def _replayed(claim: Claim, number: int) -> Iterator[str]:
     yield from of_entry(claim.entry, records)
     for record in records:
         about = record.environment
-        recorded = (about.fedbench, about.platform, about.processor, about.device, about.torch)
-        if recorded != (
-            replay.code,
-            replay.platform,
-            replay.processor,
-            replay.device,
-            replay.torch,
-        ):
+        machine = (about.fedbench, about.platform, about.processor, about.device, about.torch)
+        if machine != (replay.code, replay.platform, replay.processor, replay.device, replay.torch):
             yield f"{record.file_name} was not played where the replay says"
             return
     claimed = {r.timing for r in (*claim.records, *claim.ranking)}

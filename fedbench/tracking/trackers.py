@@ -124,12 +124,8 @@ class MLflow(Tracker):
 
     def _begin(self, scenario: Scenario) -> str:
         client = self._client()
-        experiment = client.get_experiment_by_name(self.experiment)
-        home = (
-            client.create_experiment(self.experiment)
-            if experiment is None
-            else experiment.experiment_id
-        )
+        there = client.get_experiment_by_name(self.experiment)
+        home = client.create_experiment(self.experiment) if there is None else there.experiment_id
         run: str = client.create_run(home, run_name=name_of(scenario)).info.run_id
         entities = self._module.entities
         values = scenario.model_dump(exclude_none=True).items()

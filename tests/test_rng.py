@@ -21,11 +21,11 @@ from fedbench.core.rng import (
     _gaussian_table,
     _Quarters,
     _quarters,
-    _siphash,
     _word,
     coins,
     seeds_of,
 )
+from fedbench.core.words import siphash
 from fedbench.protocols.secure_sums import Symmetric, _skellam, binomial, skellam
 from fedbench.testing import NETWORK
 
@@ -45,8 +45,34 @@ def test_torch_and_numpy_draw_the_same_bits(seed: int, count: int, name: int) ->
     assert torch.equal(key.coins(p), key.shorts(count) < p * 2**16)
     assert bool(key.coins(key.shorts(count).double() * 2.0**-16 + 2.0**-40).all())
     assert torch.equal(key.uniform(count), twin.uniform(count))
-    for chances in (p, p.double() - 2.0**-40):
-        assert torch.equal(key.bernoulli(chances), twin.uniform(count) < chances)
+    for chances in (p, p.round(), p.double() - 2.0**-40):
+        assert torch.equal(key.bernoulli(chances), twin.bernoulli(chances))
+        assert torch.equal(key.bernoulli(chances), obvious_bernoulli(key, chances))
+
+
+def draws_of_32_bits(key: Key, count: int) -> list[int]:
+    """A byte of a stream, then 24 bits of another, one by one."""
+    first = key.bits(-(-count // 8)).tolist()
+    other = key.fold("lower").bits(count).tolist()
+    return [
+        ((first[i // 8] % 2**64 >> 8 * (i % 8)) % 256 << 24) + (other[i] % 2**64 >> 40)
+        for i in range(count)
+    ]
+
+
+def obvious_bernoulli(key: Key, p: torch.Tensor) -> torch.Tensor:
+    pairs = zip(draws_of_32_bits(key, len(p)), p.double().tolist(), strict=True)
+    return torch.tensor([draw < chance * 2**32 for draw, chance in pairs], dtype=torch.bool)
+
+
+def test_a_draw_that_equals_the_chance_is_no_success_and_one_below_it_is() -> None:
+    key = Key(5)
+    p = torch.tensor(draws_of_32_bits(key, 3000), dtype=torch.float64) * 2.0**-32
+    exact = p.float().double() == p  # those of less than 25 bits
+    assert int(exact.sum()) > 5
+    for chances in (p, torch.where(exact, p, 0.0).float()):
+        assert not bool(key.bernoulli(chances)[exact].any())
+        assert bool(key.bernoulli(torch.nextafter(chances, torch.ones_like(chances)))[exact].all())
 
 
 def test_draws_of_several_blocks_are_those_that_torch_computes_at_once() -> None:
@@ -56,10 +82,11 @@ def test_draws_of_several_blocks_are_those_that_torch_computes_at_once() -> None
     twin = Key(key.tensor())
     assert torch.equal(key.bits(count), twin.bits(count))
     uniform = twin.uniform(count)
-    p = Key(8).uniform(2, count)[:, ::2]  # not one piece of memory
     assert torch.equal(key.uniform(count), uniform)
     assert torch.equal(key.uniform(count - skip, skip=skip), uniform[skip:])
-    assert torch.equal(key.bernoulli(p), twin.uniform(*p.shape) < p)
+    p = Key(8).uniform(6, count)[:, ::2]  # not one piece of memory; a draw takes a byte
+    for chances in (p, torch.where(p < 0.9, p, torch.ones(())), p * 2.0**-8, p - 0.5):
+        assert torch.equal(key.bernoulli(chances), twin.bernoulli(chances))
     chances = Key(9).uniform(2, 3 * count)[:, :-1]
     assert torch.equal(key.coins(chances), twin.shorts(*chances.shape) < chances * 65536)
 
@@ -175,6 +202,9 @@ def test_uniform_normal_and_signs_have_their_moments() -> None:
     u, z = Key(1).uniform(1_000_000), Key(2).normal(1_000_000)
     assert torch.equal((u * 2**24).long(), Key(1).bits(1_000_000) >> 40 & 2**24 - 1)  # all 24
     assert 0 <= float(u.min()) < float(u.max()) < 1
+    for p in (0.3, 0.0015):  # the second between bytes: the other stream decides on half of it
+        ones = int(Key(3).bernoulli(torch.full((1_000_000,), p)).sum())
+        assert abs(ones - 1e6 * p) < 5 * (1e6 * p * (1 - p)) ** 0.5
     assert abs(float(u.mean()) - 0.5) < 0.0015
     assert abs(float(z.mean())) < 0.005
     assert abs(float(z.var()) - 1) < 0.008
@@ -219,8 +249,8 @@ def test_siphash_gives_the_test_vectors_of_its_authors() -> None:
     low, high = 0x0706050403020100, 0x0F0E0D0C0B0A0908
     expected = {(): 0x726FDB47DD0E0E31, (low,): 0x93F5F5799A932462, (low, high): 0x3F2ACC7F57C29BDB}
     for words, digest in expected.items():
-        assert _siphash(low, high, words) == digest
-        assert _siphash(torch.tensor(low), high, words).item() % 2**64 == digest
+        assert siphash(low, high, words) == digest
+        assert siphash(torch.tensor(low), high, words).item() % 2**64 == digest
 
 
 def test_seeds_that_travel_are_public_ones() -> None:

@@ -43,6 +43,15 @@ def odds(p: Tensor) -> Tensor:
     return p / (1 - p)
 
 
+def drawn_odds(u: Tensor) -> Tensor:
+    """Return ``u / (1 - u)`` of draws of `Key.uniform`, written over them.
+
+    The draws are moved to the middle between two of them, so that no odds are 0 or infinite.
+    """
+    rest = (1 - u).sub_(2.0**-25)
+    return u.add_(2.0**-25).div_(rest)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Complement(Attack):
     """Every colluder sends ``1 - b`` with the bits b of its own message, or of their majority.
@@ -251,10 +260,9 @@ class MaskVotes(Reader):
         else:
             uniform = key.uniform(rows, len(theta), device=theta.device, skip=skip)
             # The clip keeps certain bits certain: the odds of 24-bit draws reach 2^25 only.
-            wanted = odds(theta.clamp(1e-16, 1 - 1e-16))
+            wanted = odds(theta.clamp(1e-16, 1 - 1e-16)).float()
             at_once = rows if accelerated(theta.device) else 1  # a row's numbers stay in cache
-            some = torch.split(uniform, at_once)
-            drawn = (odds(u.double().add_(2.0**-25)).mul_(wanted) for u in some)
+            drawn = (drawn_odds(u).mul_(wanted) for u in torch.split(uniform, at_once))
             bits = torch.cat([largest(ranked, ones) for ranked in drawn])
         return with_bits(view.own, bits), memory
 

@@ -25,25 +25,20 @@ from torch import Tensor
 
 from fedbench.core.copies import sent
 from fedbench.core.devices import accelerated
+from fedbench.core.words import MASK, shift_right, signed, siphash
 
 Words = np.ndarray[tuple[int], np.dtype[np.uint64]]
 Floats = np.ndarray[tuple[int], np.dtype[np.float32]]
+Places = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 _GAMMA = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio, made odd
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-_MASK = (1 << 64) - 1
-_SIP = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 _BLOCK = 1 << 15  # draws computed at once in NumPy, so that temporaries stay in cache
-
-
-def _signed(value: int) -> int:
-    """The 64 bits of ``value`` as an int64 of torch."""
-    return value - (1 << 64) if value >> 63 else value
 
 
 def _mix_int(z: int) -> int:
     for shift, factor in _MIX:
-        z = (z ^ (z >> shift)) * factor & _MASK
+        z = (z ^ (z >> shift)) * factor & MASK
     return z ^ (z >> 31)
 
 
@@ -57,7 +52,7 @@ def _blocks(seed: int, count: int, skip: int, shift: int = 0) -> Iterator[tuple[
     for start in range(0, count, _BLOCK):
         z = draws[: count - start]
         moved = shifted[: count - start]
-        np.add(_steps()[: len(z)], np.uint64(seed + (skip + start) * _GAMMA & _MASK), out=z)
+        np.add(_steps()[: len(z)], np.uint64(seed + (skip + start) * _GAMMA & MASK), out=z)
         for distance, factor in _MIX:
             z ^= np.right_shift(z, np.uint64(distance), out=moved)
             z *= np.uint64(factor)
@@ -82,60 +77,11 @@ def _steps() -> Words:
     return np.arange(1, _BLOCK + 1, dtype=np.uint64) * np.uint64(_GAMMA)
 
 
-def _shift_right(z: Tensor, shift: int) -> Tensor:
-    """Shift int64 logically: torch's own shift repeats the sign bit."""
-    return (z >> shift).bitwise_and_((1 << (64 - shift)) - 1)
-
-
 def _mix_torch(z: Tensor) -> Tensor:
     (first, factor), (second, other) = _MIX
-    z = (z ^ _shift_right(z, first)).mul_(_signed(factor))  # from here on a tensor of its own
-    z = z.bitwise_xor_(_shift_right(z, second)).mul_(_signed(other))
-    return z.bitwise_xor_(_shift_right(z, 31))
-
-
-def _rotate(x: int | Tensor, bits: int) -> int | Tensor:
-    """Rotate 64 bits to the left."""
-    if isinstance(x, Tensor):
-        return (x << bits) | _shift_right(x, 64 - bits)
-    return (x << bits | x >> (64 - bits)) & _MASK
-
-
-def _sip_round(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any, Any]:
-    """SipRound: ``a b c d`` are ``v0 v1 v2 v3`` of the paper, integers or tensors."""
-    mask = -1 if isinstance(a, Tensor) else _MASK  # tensors wrap around by themselves
-    a = (a + b) & mask
-    b = _rotate(b, 13) ^ a
-    a = _rotate(a, 32)
-    c = (c + d) & mask
-    d = _rotate(d, 16) ^ c
-    a = (a + d) & mask
-    d = _rotate(d, 21) ^ a
-    c = (c + b) & mask
-    b = _rotate(b, 17) ^ c
-    c = _rotate(c, 32)
-    return a, b, c, d
-
-
-def _siphash(low: int | Tensor, high: int, words: Sequence[int]) -> Any:
-    """SipHash-2-4 of 64-bit ``words`` under the key ``low, high``; a tensor if ``low`` is one.
-
-    Only additions, rotations and exclusive ors, so it runs under ``vmap``, where BLAKE2b cannot.
-
-    References:
-        Aumasson and Bernstein, "SipHash: a fast short-input PRF", INDOCRYPT 2012,
-        https://doi.org/10.1007/978-3-642-34931-7_28, section 2.
-    """
-    fit = _signed if isinstance(low, Tensor) else int
-    keys: tuple[Any, Any] = (low, low ^ low ^ fit(high))  # an integer or a tensor, as ``low``
-    a, b, c, d = (keys[i % 2] ^ fit(constant) for i, constant in enumerate(_SIP))
-    for word in (*words, len(words) * 8 % 256 << 56):
-        a, b, c, d = _sip_round(*_sip_round(a, b, c, d ^ fit(word)))
-        a = a ^ fit(word)
-    c = c ^ 0xFF
-    for _ in range(4):
-        a, b, c, d = _sip_round(a, b, c, d)
-    return a ^ b ^ c ^ d
+    z = (z ^ shift_right(z, first)).mul_(signed(factor))  # from here on a tensor of its own
+    z = z.bitwise_xor_(shift_right(z, second)).mul_(signed(other))
+    return z.bitwise_xor_(shift_right(z, 31))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -169,7 +115,7 @@ def _gaussian_table(device: torch.device) -> Tensor:
 
 def _folded(seed: Tensor, word: int | Tensor) -> Tensor:
     """Fold one word into a seed, or each of several words."""
-    return _mix_torch(_mix_torch(seed + _signed(_GAMMA)) ^ word)
+    return _mix_torch(_mix_torch(seed + signed(_GAMMA)) ^ word)
 
 
 class _Quarters(torch.autograd.Function):
@@ -252,7 +198,7 @@ class Key:
         seed = self.seed
         assert isinstance(seed, int)
         for name in names:
-            seed = _mix_int(_mix_int((seed + _GAMMA) & _MASK) ^ _word(name))
+            seed = _mix_int(_mix_int((seed + _GAMMA) & MASK) ^ _word(name))
         return Key(seed)
 
     def _hashed(self, names: Sequence[str | int]) -> Tensor:
@@ -260,7 +206,7 @@ class Key:
         seed = self.seed
         assert isinstance(seed, Tensor)
         for name in names:
-            seed = _folded(seed, _signed(_word(name)))
+            seed = _folded(seed, signed(_word(name)))
         return seed
 
     def branches(self, names: Sequence[str | int]) -> list[Key]:
@@ -285,13 +231,13 @@ class Key:
 
         It is SipHash-2-4 of the names under this key, the same with and without ``vmap``.
         """
-        return Key(_siphash(self.seed, 0, [_word(name) for name in names]))
+        return Key(siphash(self.seed, 0, [_word(name) for name in names]))
 
     def tensor(self, device: torch.device | str = "cpu") -> Tensor:
         """The seed as an int64 tensor without dimensions, to be stacked over clients."""
         if isinstance(self.seed, Tensor):
             return self.seed.to(device)
-        return torch.full((), _signed(self.seed), dtype=torch.int64, device=device)
+        return torch.full((), signed(self.seed), dtype=torch.int64, device=device)
 
     def _of_numpy(self, device: torch.device | str) -> int | None:
         """Return the seed where NumPy draws, which is on a CPU and outside of ``vmap``."""
@@ -314,7 +260,7 @@ class Key:
             stacked = self.seed.to(device)
             return _mix_torch(_counters((count,), stacked.device) + stacked)
         counter = torch.arange(skip + 1, skip + count + 1, dtype=torch.int64, device=device)
-        return _mix_torch(counter.mul_(_signed(_GAMMA)).add_(_signed(self.seed)))
+        return _mix_torch(counter.mul_(signed(_GAMMA)).add_(signed(self.seed)))
 
     def uniform(self, *shape: int, device: torch.device | str = "cpu", skip: int = 0) -> Tensor:
         """Draw float32 in [0, 1), multiples of 2**-24: exact, so equal on every device.
@@ -332,7 +278,7 @@ class Key:
             for places, numbers in _uniform_blocks(seed, count, skip):
                 out[places] = numbers
             return torch.from_numpy(out).reshape(shape)
-        draws = _shift_right(self.bits(count, device, skip), 40)
+        draws = shift_right(self.bits(count, device, skip), 40)
         return draws.to(torch.float32).mul_(2.0**-24).reshape(shape)
 
     def integers(self, below: int, count: int, device: torch.device | str = "cpu") -> Tensor:
@@ -340,7 +286,7 @@ class Key:
 
         Exact, so equal on every device; ``below`` is at most 2**31.
         """
-        return (_shift_right(self.bits(count, device), 32) * below) >> 32
+        return (shift_right(self.bits(count, device), 32) * below) >> 32
 
     def shorts(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw integers in [0, 2**16) as float32, four from each 64-bit draw."""
@@ -371,19 +317,61 @@ class Key:
         return torch.from_numpy(out).reshape(p.shape)
 
     def bernoulli(self, p: Tensor) -> Tensor:
-        """Draw a bool of the shape of ``p``: True with probability ``p``, to 2**-24."""
+        """Draw a bool of the shape of ``p``: True with probability ``p``, rounded up to 2**-32.
+
+        A draw of 32 bits is compared with ``2**32 p``: its highest byte, eight of which are in a
+        64-bit draw, and only where that decides nothing the 24 bits of another stream.
+        """
         seed = self._of_numpy(p.device)
         if seed is None or p.dtype != torch.float32:
-            return self.uniform(*p.shape, device=p.device) < p
+            return self._bernoulli(p)
+        low, high = map(float, torch.aminmax(p.detach())) if p.numel() else (0.0, 0.0)
+        if not 0 <= low <= high <= 1:  # also where one is NaN
+            return self._bernoulli(p)
         chances = p.detach().reshape(-1).numpy()
         out = np.empty(len(chances), dtype=bool)
-        for places, numbers in _uniform_blocks(seed, len(chances)):
-            np.less(numbers, chances[places], out=out[places])
+        scaled = np.empty(min(len(chances), 8 * _BLOCK), dtype=np.float32)
+        whole = np.empty(len(scaled), dtype=np.uint8)
+        ties = []
+        for places, draws in _blocks(seed, -(-len(chances) // 8), 0):
+            block = slice(8 * places.start, min(8 * places.stop, len(chances)))
+            size = block.stop - block.start
+            least = whole[:size]
+            np.multiply(chances[block], np.float32(256), out=scaled[:size])
+            if high == 1:
+                np.minimum(scaled[:size], np.float32(255), out=scaled[:size])
+            np.copyto(least, scaled[:size], casting="unsafe")
+            first = draws.view(np.uint8)[:size]
+            np.less(first, least, out=out[block])
+            ties.append(np.flatnonzero(first == least) + block.start)
+        tied = np.concatenate(ties) if ties else np.empty(0, dtype=np.intp)
+        rest = chances[tied] * np.float32(256)
+        rest -= np.minimum(np.floor(rest), np.float32(255))
+        out[tied] = self._lower(tied) < rest * np.float32(2.0**24)
         return torch.from_numpy(out).reshape(p.shape)
+
+    def _bernoulli(self, p: Tensor) -> Tensor:
+        """Draw what `bernoulli` does, all bits of all draws: in torch, without a wait."""
+        scaled = (p if p.dtype == torch.float64 else p.float()).reshape(-1) * 256
+        whole = scaled.floor().clamp(0, 255)
+        shifts = torch.arange(0, 64, 8, device=p.device)
+        words = self.bits(-(-len(scaled) // 8), p.device)
+        first = ((words[:, None] >> shifts) & 255).reshape(-1)[: len(scaled)]
+        lower = shift_right(self.fold("lower").bits(len(scaled), p.device), 40)
+        decides = lower < (scaled - whole) * 2.0**24
+        return ((first < whole) | ((first == whole) & decides)).reshape(p.shape)
+
+    def _lower(self, places: Places) -> Floats:
+        """Return the lower 24 bits of the draws of `bernoulli` in these places."""
+        seed = self.fold("lower").seed
+        z = (places.astype(np.uint64) + np.uint64(1)) * np.uint64(_GAMMA) + np.uint64(seed)
+        for distance, factor in _MIX:
+            z = (z ^ (z >> np.uint64(distance))) * np.uint64(factor)
+        return (z >> np.uint64(40)).astype(np.float32)
 
     def signs(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw float32 in {-1, +1}, each with probability 1/2."""
-        draws = _shift_right(self.bits(math.prod(shape), device), 63)
+        draws = shift_right(self.bits(math.prod(shape), device), 63)
         return (draws * 2 - 1).float().reshape(shape)
 
     def flips(self, count: int, device: torch.device | str = "cpu") -> Tensor:
@@ -402,7 +390,7 @@ class Key:
 
         Without a table log and cos would differ by device in the last bit.
         """
-        index = _shift_right(self.bits(math.prod(shape), device), 48)
+        index = shift_right(self.bits(math.prod(shape), device), 48)
         return _gaussian_table(index.device)[index].reshape(shape)
 
     def gaussian(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
@@ -410,7 +398,7 @@ class Key:
 
         These quantiles of uniforms of 52 bits may differ by device in the last bit.
         """
-        middle = _shift_right(self.bits(math.prod(shape), device), 12).to(torch.float64).add_(0.5)
+        middle = shift_right(self.bits(math.prod(shape), device), 12).to(torch.float64).add_(0.5)
         x: Tensor = torch.special.ndtri(middle.mul_(2.0**-52))
         return x.reshape(shape)
 
@@ -451,7 +439,7 @@ def seeds_of(keys: Sequence[Key], device: torch.device | str = "cpu") -> Tensor:
     numbers = [key.seed for key in keys if isinstance(key.seed, int)]
     if len(numbers) < len(keys):
         return torch.stack([key.tensor(device) for key in keys])
-    return sent(torch.tensor([_signed(number) for number in numbers], dtype=torch.int64), device)
+    return sent(torch.tensor([signed(number) for number in numbers], dtype=torch.int64), device)
 
 
 def coins(keys: Sequence[Key], chances: Sequence[Tensor]) -> list[Tensor]:

@@ -92,10 +92,11 @@ def attack_context(
     _, memories = trained
     keys = dict(zip(owned.rows.tolist(), setup.keys(owned.ids, view.step), strict=True))
     recruits, extra = setup.recruited(owned, clients, state.memories, honest, view.step)
+    every = len(owned) == len(updates)  # then no copy of large rows
     context = threat_model.AttackContext(
         honest=honest,
         updates=updates,
-        trained=updates[sent(owned.rows, updates.device)],
+        trained=updates if every else updates[sent(owned.rows, updates.device)],
         idle=idle,
         owned=owned,
         codec=threat_model.own_codec(protocol, setup.shared, keys, memories),

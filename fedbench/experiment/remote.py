@@ -229,11 +229,11 @@ class Remote(Executor):
         messages, _ = type(form).decode(rows_in_order, form.spec, device)
         assert messages is not None  # honest ones are legal
         assert len(messages) == len(clients)
-        updates = torch.full((1, self.protocol.trained(self.shared).d), torch.nan, device=device)
-        updates = updates.expand(len(clients), -1)  # one row in memory where nobody attacks
-        updates = updates.clone() if rows else updates
-        for row, update in rows.items():
-            updates[row] = update.to(device)
+        nobody = torch.full((self.protocol.trained(self.shared).d,), torch.nan)
+        if rows:
+            updates = torch.stack([rows.get(i, nobody) for i in range(len(clients))]).to(device)
+        else:  # one row in memory
+            updates = nobody.to(device).expand(len(clients), -1)
         made = Made(messages, on_device(after, device), rows_in_order)
         return (updates, on_device(before, device)), made
 

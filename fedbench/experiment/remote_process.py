@@ -111,7 +111,7 @@ class Worker:
         """Return the packets, and what the adversary has of its clients that attack."""
         own = self.setup.hostile(task["ids"].tolist(), task["step"]).nonzero()[:, 0]
         before = [dict(memories[row]) for row in own.tolist()]
-        rows = updates[own.to(updates.device)]
+        rows = updates if len(own) == len(updates) else updates[own.to(updates.device)]
         keys = [client.key for client in clients]
         with hooks.in_round(task["step"]):
             messages, after = hooks.message(

@@ -144,20 +144,21 @@ class Setup:
     ) -> Client:
         """Client ``i`` of a round, with the tree that it received and what it remembers.
 
-        Whether it ``complies`` with the mechanism is looked up if left out.
+        Whether it ``complies`` with the mechanism is looked up if left out and of interest.
         """
         data = self.population.data
         rows = self.population.train[i]
-        complies = not self.noncompliant([i]) if complies is None else complies
         # Clients with different gradients share no launch.
         wraps = type(self.plugins.mechanism).wrap_grad is not Mechanism.wrap_grad
+        if wraps and complies is None:
+            complies = not self.noncompliant([i])
         return Client(
             tree=tree,
             x=data.floats(rows),
             y=data.y[rows],
             key=self.secret.key("client", step, i),
             memory=memory or ask(self.plugins.protocol, "memory", dict, self.shared),
-            wrap_grad=self.plugins.mechanism.wrap_grad if complies and wraps else untouched,
+            wrap_grad=self.plugins.mechanism.wrap_grad if wraps and complies else untouched,
             round=step,
         )
 

@@ -260,6 +260,21 @@ class Knowing(Attack):
     def needs(self) -> Knowledge:
         return self.knows
 
+    def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
+        return xs, ys
+
+
+def test_what_an_attack_trained_is_apart_and_of_one_that_trains_nothing_its_updates() -> None:
+    context = marked(Remembering())
+    apart = attack_view(Knowing(Knowledge("own")), context, [ROWS[1]])
+    assert apart.updates.unique().tolist() == [200.0 + ROWS[1]]
+    assert apart.trained.unique().tolist() == [250.0 + ROWS[1]]
+    assert apart.idle.shape == apart.updates.shape
+    same = attack_view(Attack(), context, [ROWS[1]])
+    assert same.trained is same.updates
+    each = dataclasses.replace(context, idle=filled(150))
+    assert attack_view(Attack(), each, list(ROWS)).idle[:, 0].tolist() == [150.0 + i for i in ROWS]
+
 
 @dataclass(frozen=True, eq=False)
 class Marker:

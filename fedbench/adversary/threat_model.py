@@ -403,11 +403,13 @@ def attack_view(
     apart = needed.tier == "own"
     draws = [context.owned.place(row) for row in part] if apart else []
     whole = None if apart else context.part
+    updates = context.updates[where]
+    idle = context.idle
     return AttackView(
         own=own,
-        updates=context.updates[where],
-        trained=context.trained[mine],
-        idle=context.idle[where % len(context.idle)],
+        updates=updates,
+        trained=context.trained[mine] if attack.trains else updates,
+        idle=idle[where] if len(idle) > 1 else idle.clone().expand(len(part), -1),
         seen=_seen(context, own, needed.tier),
         n=context.n,
         broadcast=broadcast.copied() if len(broadcast) == 1 or everyone else broadcast.take(part),

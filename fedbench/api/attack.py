@@ -165,9 +165,11 @@ class AttackView:
     Args:
         own: The messages that its ``m`` clients would have sent, trained as if honest.
         updates: ``(m, d)``, the same before compression.
-        trained: ``(m, d)``, the updates of training with `Attack.poison` and `Attack.wrap_grad`.
+        trained: ``(m, d)``, the updates of training with `Attack.poison` and `Attack.wrap_grad`;
+            `updates` itself of an attack that trains nothing.
         idle: ``(m, d)``, the updates of clients that learned nothing: zeros where updates are
-            differences, what was received where they are scores or probabilities.
+            differences, what was received where they are scores or probabilities. Rows may share
+            their memory, so it is to be read only.
         seen: The messages it may read: `own` for the tiers ``own`` and ``colluders``, those of the
             ``n - m`` benign clients for ``all``.
         n: Rows that the server will receive.

@@ -140,10 +140,13 @@ def largest(x: Tensor, count: int) -> Tensor:
         x = x.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
     if len(x) and not accelerated(x.device) and x.dtype in (torch.float32, torch.float64):
         at = x.shape[1] - count  # NumPy's partition, row by row, is faster than topk
-        last = torch.from_numpy(np.stack([np.partition(row, at)[at] for row in x.numpy()]))[:, None]
+        ends = [np.partition(row, at)[at] for row in x.numpy()]
+        last = torch.from_numpy(np.stack(ends))[:, None]
+        rows = zip(x.numpy(), ends, strict=True)
+        best = torch.from_numpy(np.stack([row >= end for row, end in rows]))
     else:
         last = x.topk(count, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
-    best = x >= last
+        best = x >= last
     if bool((row_sums(best, torch.int64) == count).all()):
         return best  # no other is equal to the last one
     above = x > last

@@ -325,10 +325,11 @@ class Key:
         seed = self._of_numpy(p.device)
         if seed is None or p.dtype != torch.float32:
             return self._bernoulli(p)
-        low, high = map(float, torch.aminmax(p.detach())) if p.numel() else (0.0, 0.0)
+        chances = p.detach().reshape(-1).numpy()
+        low = chances.min(initial=0)
+        high = chances.max(initial=0)
         if not 0 <= low <= high <= 1:  # also where one is NaN
             return self._bernoulli(p)
-        chances = p.detach().reshape(-1).numpy()
         out = np.empty(len(chances), dtype=bool)
         scaled = np.empty(min(len(chances), 8 * _BLOCK), dtype=np.float32)
         whole = np.empty(len(scaled), dtype=np.uint8)

@@ -122,8 +122,8 @@ def main() -> None:
     """Print a line for each cohort."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[1000])
-    parser.add_argument("--chunk", type=int, default=16, help="most clients of a task")
-    parser.add_argument("--at-once", type=int, default=32, help="clients that train at once")
+    parser.add_argument("--chunk", type=int, default=8, help="most clients of a task")
+    parser.add_argument("--at-once", type=int, default=24, help="clients that train at once")
     options = parser.parse_args()
     with TemporaryDirectory() as site, TemporaryDirectory() as times:
         installed(Path(site))

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from own_models import Normed, Plain
-from sklearn.datasets import load_digits
 from test_modules import clients
 from torch import Tensor, nn
 
@@ -19,7 +18,7 @@ from fedbench.data.own import from_arrays
 from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Padded, footprint
 from fedbench.experiment.compatibility import resolve
-from fedbench.experiment.prepare import prepare
+from fedbench.experiment.prepare import load_pool, prepare
 from fedbench.experiment.record import parse
 from fedbench.models.adapters import LoRA
 from fedbench.models.lora import LoRANet, adapted
@@ -244,8 +243,9 @@ def test_ids_know_the_adapter_and_a_scenario_without_one_says_nothing_of_it() ->
 
 
 def digits(mirrored: bool) -> fedbench.data.datasets.Data:
-    x, y = load_digits(return_X_y=True)
-    x = x.astype("float32")
+    pool = load_pool("digits")
+    x = pool.x.flatten(1).float().numpy()
+    y = pool.y.numpy()
     rows = x.reshape(-1, 8, 8)[:, :, ::-1].reshape(-1, 64).copy() if mirrored else x
     return from_arrays(rows, y, name="mirrored" if mirrored else "upright")
 

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -188,11 +189,13 @@ class Digits(Dataset):
     """
 
     def load(self, folder: Path | None) -> Data:
-        from sklearn.datasets import load_digits
-
-        bunch = load_digits()
-        x = torch.from_numpy(bunch.images.astype(np.uint8)[:, None])
-        y = torch.from_numpy(bunch.target.astype(np.int64))
+        package = find_spec("sklearn")  # not imported, which takes more than a second
+        assert package is not None
+        assert package.origin is not None
+        file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+        table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
+        x = torch.from_numpy(table[:, :-1].reshape(-1, 1, 8, 8).copy())
+        y = torch.from_numpy(table[:, -1].astype(np.int64))
         # mean and standard deviation of all 1797 * 64 pixels / 16
         return Data(x, y, classes=10, scale=16.0, mean=(0.3053,), std=(0.3760,))
 

@@ -127,8 +127,8 @@ def test_a_refutation_counts_if_another_seed_finds_it_too(second: float, refuted
     assert one.broken == refuted
 
 
-def audited(mechanism: str, *methods: str) -> list[AuditFinding]:
-    scenario = small(mechanism, clients=100, per_round=100, rounds=1)
+def audited(mechanism: str, *methods: str, seed: int = 0) -> list[AuditFinding]:
+    scenario = small(mechanism, clients=100, per_round=100, rounds=1, seed=seed)
     plan = AuditPlan(scenario, methods, canaries=90)
     return [finding for method in methods for finding in plan.findings(method)]
 
@@ -139,7 +139,10 @@ def audited(mechanism: str, *methods: str) -> list[AuditFinding]:
 )
 def test_an_honest_run_is_not_refuted_and_something_is_found(mechanism: str) -> None:
     bound, final, largest = audited(mechanism, "one-run", "one-shot")
-    assert 0 < bound.epsilon <= bound.claimed
+    # A bound of 90 canaries is luck: of eight seeds of mask-gaussian one or two prove nothing.
+    bounds = [bound, *(audited(mechanism, "one-run", seed=seed)[0] for seed in (1, 2))]
+    assert max(each.epsilon for each in bounds) > 0
+    assert all(each.epsilon <= each.claimed for each in bounds)
     assert (bound.is_bound, final.is_bound, largest.is_bound) == (True, False, False)
     assert not any(one.broken for one in (bound, final, largest))
     assert final.error is not None

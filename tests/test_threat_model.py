@@ -270,8 +270,8 @@ def test_what_an_attack_trained_is_apart_and_of_one_that_trains_nothing_its_upda
     assert bool((apart.updates == 200 + ROWS[1]).all())
     assert bool((apart.trained == 250 + ROWS[1]).all())
     assert apart.idle.shape == apart.updates.shape
-    same = attack_view(Attack(), context, [ROWS[1]])
-    assert same.trained is same.updates
+    untrained = attack_view(Attack(), dataclasses.replace(context, trained=None), [ROWS[1]])
+    assert untrained.trained is untrained.updates
     each = dataclasses.replace(context, idle=filled(150))
     assert attack_view(Attack(), each, list(ROWS)).idle[:, 0].tolist() == [150.0 + i for i in ROWS]
 

@@ -210,7 +210,6 @@ class AttackContext:
 
     honest: Payload  # all n messages, the malicious clients' as if they were honest
     updates: Tensor  # (n, d), the same before compression
-    trained: Tensor  # (m, d), what the adversary's own training gave
     idle: Tensor  # (n, d), the updates of clients that learned nothing, or (1, d) for all
     owned: OwnedRows
     codec: Callable[[Sequence[int]], Codec]  # of some rows, see `own_codec`
@@ -225,6 +224,7 @@ class AttackContext:
     # Work for the adversary in the round, by what it is: samples, and clients that are not in it.
     worked: Counter[str] = field(default_factory=Counter)
     part: Part | None = None  # where the messages are some of the round's, all the adversary's
+    trained: Tensor | None = None  # (m, d), what the adversary's own training gave, if it trains
 
     @property
     def n(self) -> int:
@@ -408,7 +408,7 @@ def attack_view(
     return AttackView(
         own=own,
         updates=updates,
-        trained=context.trained[mine] if attack.trains else updates,
+        trained=updates if context.trained is None else context.trained[mine],
         idle=idle[where] if len(idle) > 1 else idle.clone().expand(len(part), -1),
         seen=_seen(context, own, needed.tier),
         n=context.n,

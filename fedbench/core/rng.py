@@ -29,7 +29,6 @@ from fedbench.core.words import MASK, shift_right, signed, siphash
 
 Words = np.ndarray[tuple[int], np.dtype[np.uint64]]
 Floats = np.ndarray[tuple[int], np.dtype[np.float32]]
-Places = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 _GAMMA = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio, made odd
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -259,8 +258,12 @@ class Key:
             assert not skip
             stacked = self.seed.to(device)
             return _mix_torch(_counters((count,), stacked.device) + stacked)
-        counter = torch.arange(skip + 1, skip + count + 1, dtype=torch.int64, device=device)
-        return _mix_torch(counter.mul_(signed(_GAMMA)).add_(signed(self.seed)))
+        return self._drawn(torch.arange(skip + 1, skip + count + 1, device=device))
+
+    def _drawn(self, numbers: Tensor) -> Tensor:
+        """Return the draws of these numbers, from 1, which are written over; in torch."""
+        assert isinstance(self.seed, int)
+        return _mix_torch(numbers.mul_(signed(_GAMMA)).add_(signed(self.seed)))
 
     def uniform(self, *shape: int, device: torch.device | str = "cpu", skip: int = 0) -> Tensor:
         """Draw float32 in [0, 1), multiples of 2**-24: exact, so equal on every device.
@@ -348,7 +351,8 @@ class Key:
         tied = np.concatenate(ties) if ties else np.empty(0, dtype=np.intp)
         rest = chances[tied] * np.float32(256)
         rest -= np.minimum(np.floor(rest), np.float32(255))
-        out[tied] = self._lower(tied) < rest * np.float32(2.0**24)
+        lower = self.fold("lower")._drawn(torch.from_numpy(tied + 1))
+        out[tied] = shift_right(lower, 40).numpy() < rest * np.float32(2.0**24)
         return torch.from_numpy(out).reshape(p.shape)
 
     def _bernoulli(self, p: Tensor) -> Tensor:
@@ -361,14 +365,6 @@ class Key:
         lower = shift_right(self.fold("lower").bits(len(scaled), p.device), 40)
         decides = lower < (scaled - whole) * 2.0**24
         return ((first < whole) | ((first == whole) & decides)).reshape(p.shape)
-
-    def _lower(self, places: Places) -> Floats:
-        """Return the lower 24 bits of the draws of `bernoulli` in these places."""
-        seed = self.fold("lower").seed
-        z = (places.astype(np.uint64) + np.uint64(1)) * np.uint64(_GAMMA) + np.uint64(seed)
-        for distance, factor in _MIX:
-            z = (z ^ (z >> np.uint64(distance))) * np.uint64(factor)
-        return (z >> np.uint64(40)).astype(np.float32)
 
     def signs(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw float32 in {-1, +1}, each with probability 1/2."""

@@ -13,7 +13,6 @@ from fedbench.adversary import threat_model
 from fedbench.api import Defense, ServerView, hooks
 from fedbench.core.blame import ask
 from fedbench.core.choices import SUMS
-from fedbench.core.copies import sent
 from fedbench.core.tiling import finite_rows
 from fedbench.executors.training import Client, Made, Trained
 from fedbench.experiment.setup import Setup
@@ -92,11 +91,9 @@ def attack_context(
     _, memories = trained
     keys = dict(zip(owned.rows.tolist(), setup.keys(owned.ids, view.step), strict=True))
     recruits, extra = setup.recruited(owned, clients, state.memories, honest, view.step)
-    every = len(owned) == len(updates)  # then no copy of large rows
     context = threat_model.AttackContext(
         honest=honest,
         updates=updates,
-        trained=updates if every else updates[sent(owned.rows, updates.device)],
         idle=idle,
         owned=owned,
         codec=threat_model.own_codec(protocol, setup.shared, keys, memories),

@@ -255,7 +255,7 @@ def _at_top_level(frame: FrameType | None) -> bool:
         code = frame.f_code
         if code.co_name == "<module>" and code.co_filename == script:
             try:
-                statements = ast.parse(Path(script).read_text()).body
+                statements = ast.parse(Path(script).read_bytes()).body
             except (OSError, ValueError, SyntaxError):
                 return False  # its processes will say so
             around = [node for node in statements if node.lineno <= frame.f_lineno]

@@ -185,7 +185,6 @@ def example_context(
     return threat_model.AttackContext(
         honest=payload,
         updates=updates,
-        trained=updates[list(rows)],
         idle=torch.zeros_like(updates),
         owned=threat_model.OwnedRows(owned, list(rows), range(m), m, secret),
         codec=codec,
@@ -293,7 +292,6 @@ def _check_folding(
             context,
             honest=payload.take(rows),
             updates=context.updates[rows],
-            trained=context.trained[rows],
             idle=context.idle[[row % len(context.idle) for row in rows]],
             owned=context.owned.part(rows),
             memories=[context.memories[row] for row in rows],

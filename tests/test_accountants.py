@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -293,8 +294,37 @@ def test_a_plan_takes_the_mean_number_of_rounds_unless_told() -> None:
     half = PLAN.after(100)
     assert (half.rounds, half.times) == (100, 10)
     assert PLAN.after(1).times == 1
-    assert dataclasses.replace(PLAN, malicious=0.25).participation("sum").honest == 7
     assert dataclasses.replace(PLAN, samples=100, batch_size=32, epochs=2).release.steps == 8
+
+
+def test_a_plan_of_a_sum_takes_the_fewest_honest_clients_of_99_runs_in_a_hundred() -> None:
+    def fewest(**fields: Any) -> int:
+        plan = PrivacyPlan(**{"rounds": 1, "clients": 1000, "per_round": 2, **fields})
+        assert plan.participation("sum").honest == plan.fewest
+        return plan.fewest
+
+    assert fewest() == 2
+    # Of four malicious clients one or both of a round's two is drawn with chance 0.0080.
+    assert fewest(malicious=0.004) == 2
+    assert fewest(malicious=0.004, rounds=2) == 1  # 0.0159 in two rounds
+    assert fewest(malicious=0.5, rounds=1000) == 1  # and never none
+    assert fewest(malicious=0.25, per_round=10, sampling="stratified") == 7
+    # Heads among 1000 coins of 1/10 are fewer than 79 with chance 0.0098, than 80 with 0.0131.
+    assert fewest(per_round=100, sampling="poisson") == 79
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+def test_a_plan_of_a_sum_costs_no_less_than_nearly_all_runs(sampling: Any) -> None:
+    plan = PrivacyPlan(rounds=50, clients=60, per_round=12, malicious=0.25, sampling=sampling)
+    rng = np.random.default_rng(0)
+    if sampling == "fixed":
+        rows = rng.hypergeometric(45, 15, 12, (4000, 50))
+    else:
+        rows = rng.binomial(45, 0.2, (4000, 50))
+    least = np.maximum(rows.min(axis=1), 1)
+    assert (least < plan.fewest).mean() < 0.01 + 4 * (0.01 / 4000) ** 0.5
+    assert (least < plan.fewest + 1).mean() > 0.01  # one more would be too many
 
 
 @pytest.mark.parametrize(

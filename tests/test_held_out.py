@@ -165,6 +165,11 @@ def test_the_gap_is_the_worst_case_minus_the_held_out_accuracy_over_paired_seeds
     assert worst.accuracy.mean == pytest.approx(0.4)
     # 0.5 - 0.9, 0.6 - 0.9, 0.7 - 0.9: the ensemble was harder
     assert other.gap.mean == pytest.approx(-0.3)
+    # On the ranking seeds another attack may be the worst, which is milder on these.
+    milder = entry.cells[0].model_copy(update={"attack": "ipm"})
+    score = entry.score.model_copy(update={"attack": milder.attack})
+    second = entry.model_copy(update={"cells": [*entry.cells, milder], "score": score})
+    assert results(second, records, RULES_OF) == [worst, other]
     with pytest.raises(
         ConfigError, match=r"\[0, 1, 2\], got \[0, 1\]; play them anew with fedbench"
     ):

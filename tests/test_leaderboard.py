@@ -56,7 +56,7 @@ from fedbench.leaderboard.entry import (
 )
 from fedbench.leaderboard.entry_rules import NOTICES, RULES, SOUND, errors, judge, outdated
 from fedbench.leaderboard.rank import apart, ranking, resolution, surely_better, total
-from fedbench.leaderboard.replays import Comparison, Part
+from fedbench.leaderboard.replays import Comparison, Part, disagreements
 from fedbench.leaderboard.resampling import detectable, surest
 from fedbench.leaderboard.rules import PUBLISHED, Limits, Rules, losses, numbered, versions
 from fedbench.leaderboard.submission import Submission, infer, plan, submit
@@ -1000,7 +1000,7 @@ def test_every_version_of_the_rules_has_its_digest_in_the_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("claimed", "again", "apart"),
+    ("claimed", "again", "names"),
     [
         ([{}] * 5, [{"accuracy": 0.9}, {"accuracy": 0.7}, {}, {}, {}], []),  # the mean is the same
         ([{}] * 5, [{"accuracy": 0.781}] * 5, []),
@@ -1015,13 +1015,30 @@ def test_every_version_of_the_rules_has_its_digest_in_the_code() -> None:
     ],
 )
 def test_cells_agree_within_the_tolerance_or_if_the_difference_is_not_sure(
-    claimed: list[dict[str, Any]], again: list[dict[str, Any]], apart: list[str]
+    claimed: list[dict[str, Any]], again: list[dict[str, Any]], names: list[str]
 ) -> None:
     sides = [
         [(priced if "epsilon" in fields else played)(**fields, seed=i) for i, fields in side]
         for side in (enumerate(claimed), enumerate(again))
     ]
-    assert Comparison(Part("development", "none"), *sides).apart(RULES_OF) == apart
+    part = Part("development", "none")
+    assert disagreements([Comparison(part, *sides)], RULES_OF) == {part: names}
+
+
+def test_a_replay_of_more_cells_must_differ_more_surely() -> None:
+    # lost are 0, 0.02, 0.04, 0.06, 0.08 with five seeds: t = 2.83, p = 0.047
+    def cell(attack: str, *lost: float) -> Comparison:
+        sides = [[played(attack, i, 0.8) for i in range(5)]]
+        sides += [[played(attack, i, 0.8 - each) for i, each in enumerate(lost)]]
+        return Comparison(Part("development", attack), *sides)
+
+    noisy, even = cell("none", 0.0, 0.02, 0.04, 0.06, 0.08), cell("sign-flip", 0, 0, 0, 0, 0)
+    far = cell("ipm", *[0.5] * 5)
+    assert disagreements([noisy, even], RULES_OF)[noisy.part] == ["accuracy"]  # 0.095
+    others = [cell(attack, 0, 0, 0, 0, 0) for attack in ("alie", "mimic")]
+    differing = disagreements([noisy, even, far, *others], RULES_OF)
+    assert differing.pop(far.part) == ["accuracy"]
+    assert set(map(tuple, differing.values())) == {()}
 
 
 def test_an_entry_that_breaks_a_rule_is_not_played_again(board: Path) -> None:
@@ -1085,8 +1102,8 @@ def test_a_rank_counts_who_is_surely_better_by_pairs_of_seeds() -> None:
 
 
 def test_three_differences_are_tested_more_strictly_than_one() -> None:
-    # 0.02 above with ten seeds and 0.015 below with two: p is 0.02, three times that 0.06
-    values = dict(enumerate([0.02] * 10 + [-0.015] * 2))
+    # 0.02 above with ten seeds and below with two: p is 2 (1 + 12 + 66) / 2**12 = 0.039
+    values = dict(enumerate([0.02] * 10 + [-0.02] * 2))
     low = dict.fromkeys(range(12), 0.0)
     assert surely_better({0: values, 1: low}, 0.05) == {(0, 1)}
     assert surely_better({0: values, 1: low, 2: {s: -x for s, x in values.items()}}, 0.05) == set()

@@ -204,6 +204,11 @@ def test_dp_sgd_clips_samples_over_all_layers_and_adds_noise_to_the_sum_also_of_
     out = private(DPSGD(clip=1.0, z=1e-9), a=a, b=torch.tensor(b))
     torch.testing.assert_close(out["a"], torch.tensor([0.6 / 4]), atol=1e-6, rtol=0)
     torch.testing.assert_close(out["b"], torch.tensor([[1.1 / 4, 0.4 / 4]]), atol=1e-6, rtol=0)
+    # A norm in float32 may be too small by rounding, but no clipped gradient is too long.
+    many = Key(1).normal(64, 30_000)
+    for row in many:
+        out = private(DPSGD(clip=1.0, z=1e-12), a=row[None])
+        assert float((out["a"].double() * 4).norm()) <= 1.0
     wide = torch.zeros(0, 40_000)
     out = private(DPSGD(clip=2.0, z=3.0), a=wide, b=wide)
     assert abs(float(out["a"].std()) - 1.5) < 0.03

@@ -42,7 +42,7 @@ from fedbench.leaderboard.check import check, claim
 from fedbench.leaderboard.entry import Entry
 from fedbench.leaderboard.entry_rules import errors
 from fedbench.leaderboard.rank import ranking
-from fedbench.leaderboard.replays import Comparison, Part, keep, parts, required
+from fedbench.leaderboard.replays import Comparison, Part, disagreements, keep, parts, required
 from fedbench.leaderboard.rules import Rules
 from fedbench.leaderboard.seasons import draw, freeze, read, seasons
 from fedbench.leaderboard.site.page import render
@@ -372,7 +372,7 @@ def test_a_replay_of_one_seed_proves_nothing_and_contests_nothing(board: Path) -
     before = mine.of(part)
     far = [played("sign-flip", r.scenario.seed, 0.3) for r in before[:1]]
     with pytest.raises(ValueError, match="zip"):
-        Comparison(part, before, far).apart(mine.rules)
+        disagreements([Comparison(part, before, far)], mine.rules)
     one = [Comparison(part, before[:1], far)]
     keep(mine, one, "CI")
     assert found(board) == {"replays"}
@@ -475,9 +475,9 @@ def test_between_canonical_runs_of_the_same_versions_any_difference_contests() -
     rules = Rules.model_validate(RULES)
     # One seed ends elsewhere by less than the rules allow between machines.
     near = [changed(canonical[0], rounds=nearer), *canonical[1:]]
-    assert Comparison(part, canonical, canonical).apart(rules) == []
-    assert Comparison(part, canonical, near).apart(rules) == ["accuracy"]
-    assert Comparison(part, claimed, near).apart(rules) == []
+    assert disagreements([Comparison(part, canonical, canonical)], rules) == {part: []}
+    assert disagreements([Comparison(part, canonical, near)], rules) == {part: ["accuracy"]}
+    assert disagreements([Comparison(part, claimed, near)], rules) == {part: []}
 
 
 def nearer(record: Record) -> list[dict[str, Any]]:

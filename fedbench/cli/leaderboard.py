@@ -138,7 +138,8 @@ def reproduce(
 ) -> int:
     """Play cells of an entry again and keep their records: it is replayed (0) or contested (1).
 
-    Those are the clean run, the worst attack and two cells that the season drew, with all seeds.
+    Those are the ranking stage and two attacks of the development stage that the season drew, with
+    all seeds; of an entry without a ranking stage, such as an open one, all cells.
 
     Positional:
         entry: JSON file of an entry on a board.
@@ -153,7 +154,7 @@ def reproduce(
         enter()
     from fedbench.cli.leaderboard_table import repetition
     from fedbench.leaderboard.check import claim
-    from fedbench.leaderboard.replays import again, cell, keep, parts, required
+    from fedbench.leaderboard.replays import again, cell, disagreements, keep, parts, required
     from fedbench.sweeps.local import Options
 
     options = Options(
@@ -176,11 +177,11 @@ def reproduce(
     if len(comparisons) < len(chosen):
         print("fedbench: stopped, the entry is as it was", file=sys.stderr)
         return 130
-    apart = {each.part: each.apart(claimed.rules) for each in comparisons}
-    console.print(repetition(claimed, comparisons, apart, console.options))
+    differing = disagreements(comparisons, claimed.rules)
+    console.print(repetition(claimed, comparisons, differing, console.options))
     now = keep(claimed, comparisons, by)
     print(f"{entry} is {now.status}: {now.coverage()}")
-    return int(any(apart.values()))
+    return int(any(differing.values()))
 
 
 @app.command("spot-check")

@@ -20,7 +20,7 @@ from fedbench.core.files import read_limited, write_atomically
 from fedbench.experiment.record import Record
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard import entry_rules
-from fedbench.leaderboard.build import Case, final, over
+from fedbench.leaderboard.build import Case, final, is_clean, over
 from fedbench.leaderboard.entry import Entry, Interval
 from fedbench.leaderboard.rules import LARGEST, Rules, versions
 
@@ -128,8 +128,8 @@ def installed(attacks: Sequence[HeldOutAttack]) -> Iterator[None]:
 class HeldOutResult:
     """Accuracy of an entry under a held-out attack, and its generalisation gap.
 
-    The ``gap`` is the accuracy under the worst attack of the entry minus the accuracy under this
-    one, over paired seeds: above 0, the ensemble has flattered the entry.
+    The ``gap`` is the accuracy under the worst mandatory attack of the development stage minus the
+    accuracy under this one, over paired seeds: above 0, the ensemble has flattered the entry.
     """
 
     attack: str
@@ -144,7 +144,8 @@ def results(entry: Entry, records: Sequence[Record], rules: Rules) -> list[HeldO
     They are compared with the development stage, whose seeds they share. `ConfigError` if they were
     not played with just these seeds.
     """
-    (worst,) = (cell for cell in entry.cells if cell.attack == entry.score.attack)
+    mandatory = (cell for cell in entry.cells if cell.mandatory and not is_clean(cell.attack))
+    worst = min(mandatory, key=lambda cell: cell.accuracy.mean)
     claimed = {member.seed: member.accuracy for member in worst.records}
     by_attack: dict[str, dict[int, Record]] = {}
     for record in records:

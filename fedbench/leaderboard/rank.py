@@ -13,7 +13,7 @@ from fedbench.leaderboard.build import score
 from fedbench.leaderboard.entry import AttackedCell, Entry, Interval, Score
 from fedbench.leaderboard.resampling import chances, detectable, holm, probability
 from fedbench.leaderboard.rules import Limits
-from fedbench.results.aggregate import grouped, pareto
+from fedbench.results.aggregate import grouped, interval, pareto
 
 View = Literal["equal-rounds", "equal-bits"]
 VIEWS: tuple[View, ...] = ("equal-rounds", "equal-bits")
@@ -211,8 +211,14 @@ def _table(entry: Entry, bits: float | None) -> dict[int, list[float]]:
 
 def _front(entries: Sequence[Entry], rivals: Mapping[int, Score], limits: Limits) -> set[int]:
     """Return the entries on the front: of those clearly above chance, and of a small epsilon."""
-    eligible = [i for i, own in rivals.items() if limits.admit(own.worst.low, own.epsilon)]
+    eligible = [i for i, own in rivals.items() if limits.admit(_least(own), own.epsilon)]
     return {eligible[i] for i in pareto([_goods(rivals[i]) for i in eligible])}
+
+
+def _least(own: Score) -> float:
+    """Return the lower end of Student's interval of the worst case; that of `bca` is too high."""
+    ends = interval(own.worst.values)
+    return -math.inf if ends is None else ends[0]
 
 
 def _order(standing: Standing) -> tuple[float, float, str]:

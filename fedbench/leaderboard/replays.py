@@ -16,7 +16,7 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import final, is_clean
 from fedbench.leaderboard.entry import AttackedCell, Entry, Replay, Status
-from fedbench.leaderboard.resampling import probability
+from fedbench.leaderboard.resampling import holm, student
 from fedbench.leaderboard.rules import Rules
 from fedbench.leaderboard.seasons import Season
 from fedbench.results.gather import shortened
@@ -123,21 +123,32 @@ class Comparison:
         versions = {(here.fedbench, here.python, here.torch, here.numpy) for here in sides}
         return all(here.canonical for here in sides) and len(versions) == 1
 
-    def apart(self, rules: Rules) -> list[str]:
-        """Return the names of numbers that differ by more than the rules allow."""
-        allowed = rules.tolerance
-        limits = {"epsilon": allowed.epsilon}
-        names = []
-        for name, claimed, again in self.pairs(rules.looks):
+    def is_far(self, rules: Rules) -> bool:
+        """Tell if the mean accuracies differ by more than the rules allow."""
+        return abs(statistics.fmean(self.differences(rules.looks))) > rules.tolerance.accuracy
+
+
+def disagreements(comparisons: Sequence[Comparison], rules: Rules) -> dict[Part, list[str]]:
+    """Return for each cell of a replay the names of numbers that differ by more than allowed.
+
+    An accuracy does so if its difference is far and sure, as Student's test has it, after Holm's
+    correction for all cells of the replay: so an honest one is wronged once in ten times at most.
+    """
+    allowed = rules.tolerance
+    limits = {"epsilon": allowed.epsilon}
+    sure = holm({each.part: student(each.differences(rules.looks)) for each in comparisons})
+    differing: dict[Part, list[str]] = {}
+    for each in comparisons:
+        must_equal = each.is_exact()
+        names = differing[each.part] = []
+        if must_equal and not all(map(same_rounds, each.claimed, each.again)):
+            names.append("accuracy")
+        if not must_equal and each.is_far(rules) and sure[each.part] <= allowed.level:
+            names.append("accuracy")
+        for name, claimed, again in each.pairs(rules.looks):
             if name != "accuracy" and _far(claimed, again, limits.get(name, allowed.bits)):
                 names.append(name)
-        if self.is_exact() and not all(map(same_rounds, self.claimed, self.again)):
-            return ["accuracy", *names]
-        lost = self.differences(rules.looks)
-        far = abs(statistics.fmean(lost)) > allowed.accuracy
-        if far and probability(lost) <= allowed.level:
-            names.insert(0, "accuracy")
-        return names
+    return differing
 
 
 def same_rounds(before: Record, now: Record) -> bool:
@@ -181,7 +192,7 @@ def status(claim: Claim) -> Status:
     complete: list[tuple[str, str]] = []
     for replay, records in zip(claim.entry.replays, claim.replayed, strict=True):
         comparisons = compared(claim, records)
-        if any(each.apart(claim.rules) for each in comparisons):
+        if any(disagreements(comparisons, claim.rules).values()):
             return "contested"
         if needed <= {each.part for each in comparisons}:
             complete.append((replay.by, family(replay.processor)))

@@ -1,7 +1,8 @@
 """Conclusions from seeds that systems share: intervals, differences, who is best.
 
-All of them resample seeds (the bootstrap). The resamples follow from the number of seeds alone, so
-whoever checks an entry gets its numbers to the last digit.
+Intervals and chances resample seeds (the bootstrap), and the sureness of a difference flips signs.
+Whatever is drawn follows from the number of seeds alone, so whoever checks an entry gets its
+numbers to the last digit.
 """
 
 import hashlib
@@ -13,8 +14,10 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtr
 
 RESAMPLES = 9_999
+EXACT = 20  # differences of whose signs all choices are looked at
 POWER = 0.8
 Key = TypeVar("Key", bound=Hashable)
 _NORMAL = statistics.NormalDist()
@@ -73,23 +76,48 @@ def _share_below(means: NDArray[np.float64], value: float) -> float:
 
 
 def probability(differences: Sequence[float]) -> float:
-    """Return the two-sided p-value of paired differences whose mean would be 0.
+    """Return the two-sided p-value of paired differences between systems that are equally good.
 
-    It is the level at which an end of the `bca` interval reaches 0. ``n`` differences of one sign
-    have a chance of ``2 ** (1 - n)`` where the signs are coins, so it is never less than that, nor
-    than 1e-4, which is what the resamples can tell from 0.
+    Then each pair could as well have been the other way round: of all ``2 ** n`` choices of signs,
+    it is the share of those whose sum is as far from 0. For more than `EXACT` differences as many
+    choices as there are `RESAMPLES` are drawn, and the observed one is counted with them.
+
+    References:
+        Fisher, "The Design of Experiments", 1935, section 21.
     """
     x = np.asarray(differences, dtype=np.float64)
-    means = np.sort(x[resamples(len(x))].mean(axis=1))
-    bias, acceleration = _corrections(x, means)
-    shifted = _NORMAL.inv_cdf(_share_below(means, 0.0)) - bias
-    level = _NORMAL.cdf(shifted / (1 + acceleration * shifted) - bias)
-    least = max(surest(len(x)), 1 / (RESAMPLES + 1))
-    return min(max(2 * min(level, 1 - level), least), 1.0)
+    least = abs(float(x.sum())) - 1e-12 * float(np.abs(x).sum())  # sums in another order are ties
+    if len(x) > EXACT:
+        far = np.abs(_signs(len(x)) @ x) >= least
+        return float((far.sum() + 1) / (RESAMPLES + 1))
+    sums = x[:1]  # the choices with a minus here have the same sums, mirrored
+    for value in x[1:]:
+        sums = np.concatenate([sums + value, sums - value])
+    return float((np.abs(sums) >= least).mean())
+
+
+def _signs(n: int) -> NDArray[np.float64]:
+    """Return ``(RESAMPLES, n)`` signs, made of a hash of ``n``."""
+    size = -(-RESAMPLES * n // 8)
+    drawn = hashlib.shake_128(f"signs of {n}".encode()).digest(size)
+    bits = np.unpackbits(np.frombuffer(drawn, dtype=np.uint8))[: RESAMPLES * n]
+    return np.where(bits.reshape(RESAMPLES, n), -1.0, 1.0)
+
+
+def student(differences: Sequence[float]) -> float:
+    """Return the two-sided p-value of paired differences of normal noise around 0.
+
+    It is Student's; unlike `probability` it can be sure with five of them.
+    """
+    mean = statistics.fmean(differences)
+    error = statistics.stdev(differences) / math.sqrt(len(differences))
+    if error <= 1e-12 * abs(mean):
+        return 0.0 if mean else 1.0
+    return float(2 * stdtr(len(differences) - 1, -abs(mean) / error))
 
 
 def surest(n: int) -> float:
-    """Return the least p-value that ``n`` paired differences can have: all of one sign."""
+    """Return the least `probability` that ``n`` paired differences can have: all of one sign."""
     return 2.0 ** (1 - n)
 
 
@@ -129,8 +157,8 @@ def detectable(spread: float, n: int, level: float) -> float:
     """Return the least difference of means that ``n`` pairs show with a probability of `POWER`.
 
     ``spread`` is the standard deviation of paired differences, ``level`` that of a two-sided t
-    test, whose power is close to that of `probability`. It is infinite where not even differences
-    of one sign are so sure.
+    test, whose power is close to that of `probability` (for 14 normal differences 75 to 81 %, not
+    80). It is infinite where not even differences of one sign are so sure.
     """
     if surest(n) >= level:
         return math.inf

@@ -17,6 +17,7 @@ from fedbench.privacy.conversion import check_claim
 # Larger ones take gigabytes: tables over the summed clients, and over all released bits.
 MOST = {"rounds": 10**6, "per_round": 10**4}
 MOST_SYMBOLS = 10**11
+RISK = 0.01  # share of runs that may have a round with fewer honest clients than planned
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,30 @@ class PrivacyPlan:
         return mean if self.participations is None else self.participations
 
     @property
+    def noncompliant(self) -> int:
+        """Clients that add no noise."""
+        return math.ceil(self.malicious * self.clients - 1e-9)
+
+    @property
+    def fewest(self) -> int:
+        """Fewest honest clients of any round, in all but a share `RISK` of runs; at least one.
+
+        Of a sum the round with the fewest is the worst, since they alone hide each other.
+        """
+        if self.sampling == "stratified" or (self.sampling == "fixed" and not self.noncompliant):
+            return max(1, self.per_round - math.ceil(self.malicious * self.per_round - 1e-9))
+        from scipy.stats import binom, hypergeom
+
+        honest = self.clients - self.noncompliant
+        # A round may have fewer with the chance c if 1 - (1 - c)^rounds is RISK.
+        chance = -math.expm1(math.log1p(-RISK) / self.rounds)
+        if self.sampling == "poisson":
+            least = binom.ppf(chance, honest, self.per_round / self.clients)
+        else:
+            least = hypergeom.ppf(chance, self.clients, honest, self.per_round)
+        return max(1, int(least))
+
+    @property
     def release(self) -> Release:
         """Release of a client in one round."""
         steps = self.epochs * -(-self.samples // self.batch_size)
@@ -68,10 +93,8 @@ class PrivacyPlan:
 
     def participation(self, sees: Sees) -> Participation:
         """Return the participation of the client that is priced."""
-        honest = max(1, self.per_round - math.ceil(self.malicious * self.per_round - 1e-9))
-        noncompliant = math.ceil(self.malicious * self.clients - 1e-9)
-        counts = (self.rounds, self.times, self.clients, self.per_round, honest)
-        return Participation(*counts, sees, self.sampling, self.adjacency, noncompliant)
+        counts = (self.rounds, self.times, self.clients, self.per_round, self.fewest)
+        return Participation(*counts, sees, self.sampling, self.adjacency, self.noncompliant)
 
     def price(self, plugin: Any, sees: Sees) -> PrivacyCost:
         """Return the cost of a mechanism, or of a protocol with noise; `ConfigError` if none."""

@@ -10,6 +10,7 @@ from fedbench.api import Defense, DpEvent, Grad, Gradient, Mechanism, Protocol, 
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
+from fedbench.privacy.clients import ROUNDING
 from fedbench.privacy.events import GaussianGradients
 
 
@@ -65,7 +66,8 @@ class DPSGD(Mechanism):
             squares = [g.flatten(1).square().sum(dim=1) for g in gradients.values()]
             norms = torch.stack(squares).sum(dim=0).sqrt()
             finite = torch.isfinite(norms)
-            factors = torch.where(finite, (self.clip / norms.clamp_min(1e-30)).clamp(max=1.0), 0.0)
+            within = self.clip * (1 - ROUNDING) / norms.clamp_min(1e-30)
+            factors = torch.where(finite, within.clamp(max=1.0), 0.0)
             scale = self.z * self.clip
 
             def private_sum(name: str, g: Tensor) -> Tensor:

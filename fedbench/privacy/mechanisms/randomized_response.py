@@ -49,7 +49,7 @@ class FlipBits(Mechanism):
     def __post_init__(self) -> None:
         require("FlipBits.p", self.p, 0 < self.p < 0.5, "in (0, 1/2)")
         require("FlipBits.c", self.c, 0 < self.c < 0.5, "in (0, 1/2)")
-        require("FlipBits.p", self.p, self.p >= 1e-6, ">= 1e-6: coins of 24 bits see no less")
+        require("FlipBits.p", self.p, self.p >= 1e-6, ">= 1e-6: less flips hardly a bit")
         good = self.form == "flip" or self.c <= self.p
         require("FlipBits.c", self.c, good, f"<= p = {self.p}: a larger one needs no mechanism")
 

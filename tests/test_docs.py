@@ -1,5 +1,6 @@
 """The pages in docs/ name files, headings and tests that exist."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -14,6 +15,9 @@ PAGES = [
     *(ROOT / folder / "README.md" for folder in ("attacks", "defenses", "leaderboards")),
 ]
 PLUG_INS = {"attacks": "attacks/fedbench_attacks", "defenses": "defenses/fedbench_defenses"}
+ERRATA = ROOT / "docs" / "errata.md"
+LABEL = r"\b[ADEFMRS]\d{1,2}\b"  # of an erratum; B1 to B3 are bounds of docs/privacy.md
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def prose(page: Path) -> str:
@@ -43,7 +47,7 @@ def test_every_relative_link_leads_somewhere() -> None:
 
 
 def test_the_errata_name_code_and_tests_that_exist() -> None:
-    text = prose(ROOT / "docs" / "errata.md")
+    text = prose(ERRATA)
     tests = "\n".join(path.read_text() for path in ROOT.glob("tests/*.py"))
     missing = {name for name in re.findall(r"`(test_\w+)`", text) if f"def {name}(" not in tests}
     for folder, name in re.findall(r"`(\w+)/((?:\w+/)*\w+\.py)`", text):
@@ -51,6 +55,30 @@ def test_the_errata_name_code_and_tests_that_exist() -> None:
         if not inside.exists() and not (ROOT / folder / name).exists():
             missing.add(f"{folder}/{name}")
     assert missing == set()
+
+
+def erratum_labels() -> set[str]:
+    """Return the labels of all errata; a heading may have several, "S1, S2" or "M2 to M5"."""
+    labels = set()
+    for heading in re.findall(r"^\*\*((?:[A-Z]\d+(?:, | to )?)+)", prose(ERRATA), re.MULTILINE):
+        named = re.findall(LABEL, heading)
+        labels |= set(named)
+        if " to " in heading:
+            numbers = [int(label[1:]) for label in named]
+            labels |= {f"{heading[0]}{number}" for number in range(numbers[0], numbers[1])}
+    return labels
+
+
+def test_every_erratum_that_a_docstring_cites_exists() -> None:
+    cited = set()
+    for folder in ("fedbench", *PLUG_INS.values()):
+        for path in (ROOT / folder).rglob("*.py"):
+            text = path.read_text()
+            for node in ast.walk(ast.parse(text)) if re.search(LABEL, text) else ():
+                if isinstance(node, DOCUMENTED):
+                    cited |= set(re.findall(LABEL, ast.get_docstring(node) or ""))
+    assert len(cited) > 40
+    assert cited - erratum_labels() == set()
 
 
 def test_the_makefile_names_tests_that_exist() -> None:

@@ -2,8 +2,11 @@
 
 import ast
 import re
+import runpy
+import tomllib
 from pathlib import Path
 
+from fedbench.sweeps.plan import Plan, runs
 from fedbench.verify.checks import CHECKS
 from fedbench.verify.subjects import SUBJECTS, UNTRIED
 
@@ -119,6 +122,20 @@ def test_every_conclusion_has_a_number_a_command_that_exists_and_a_page() -> Non
         presets = [words[i + 1] for i, word in enumerate(words) if word == "--preset"]
         files += [f"fedbench/presets/{name}.toml" for name in presets]
         assert [name for name in files if not (ROOT / name).exists()] == [], item
+
+
+def test_the_plan_of_worst_cases_is_a_sweep_with_runs() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "worst_case.py"))
+    table = tomllib.loads(script["plan"](ROOT / "leaderboards"))
+    sweep = Plan.of(table, "worst_case.toml")
+    cells, _ = sweep.cells()
+    assert len(runs(cells, sweep.seeds)) > 0
+    systems = {(grid["protocol"][0], grid["defense"][0]) for grid in table["grid"]}
+    assert systems == set(script["systems"]())
+    for grid in table["grid"]:
+        assert grid["attack"][0] == "none"
+        assert grid["attack"][-2:] == ["auto", "auto:budget=10"]
+        assert len(set(grid["attack"])) == len(grid["attack"]) > 5
 
 
 def test_the_page_of_results_begins_with_its_conclusions() -> None:

@@ -349,7 +349,7 @@ def setup_of(attack: str) -> Setup:
 @pytest.mark.parametrize(
     "attack", ["pixel", "dba", "model-replacement:target=3", "neurotoxin", "chameleon"]
 )
-def test_d22_the_target_class_is_not_counted_and_every_image_is_stamped(attack: str) -> None:
+def test_the_target_class_is_not_counted_and_every_image_is_stamped(attack: str) -> None:
     setup = setup_of(attack)
     population, plugin = setup.population, setup.plugins.attack
     benign = [i for i in range(len(population.test)) if not population.malicious[i]]
@@ -376,7 +376,7 @@ def always(setup: Setup, label: int) -> Tensor:
     return setup.shared.layout.flatten(tree)
 
 
-def test_d14_d22_test_images_are_left_alone_and_are_not_those_of_training_or_validation() -> None:
+def test_d14_test_images_are_left_alone_and_are_not_those_of_training_or_validation() -> None:
     # There is one pool of bytes and no transform on it: normalised copies are made per use, and
     # an attack is given copies.
     setup = setup_of("pixel:rho=1")
@@ -388,7 +388,7 @@ def test_d14_d22_test_images_are_left_alone_and_are_not_those_of_training_or_val
     one, two = (data.floats(people.test[0]) for _ in range(2))
     one.zero_()
     assert float(two.abs().max()) > 0
-    # D22: test images are of no client's training data, and validation images are neither.
+    # Test images are of no client's training data, and validation images are neither.
     kinds = (people.train, people.validation, people.test)
     train, validation, test = (set(torch.cat(list(parts)).tolist()) for parts in kinds)
     assert all((train, validation, test))

@@ -133,6 +133,7 @@ def test_a_class_inherits_descriptions_unless_it_has_its_own_and_no_summary() ->
     ("name", "said"),
     [
         ("dyn-opt", "the messages of all clients, the benign ones included; the server's rule"),
+        ("a3fl", "of all its own clients; samples of its own clients, with loss and gradient"),
         ("rank-reversal", "works on Rankings, TopRankings"),
         ("sign-flip", "works on messages of any protocol"),
         ("trimmed-mean", "at least 3 with f=1, 5 with f=2, 11 with f=5"),

@@ -1,8 +1,12 @@
 """The pages in docs/ name files, headings and tests that exist."""
 
+import ast
 import re
+import runpy
+import tomllib
 from pathlib import Path
 
+from fedbench.sweeps.plan import Plan, runs
 from fedbench.verify.checks import CHECKS
 from fedbench.verify.subjects import SUBJECTS, UNTRIED
 
@@ -14,6 +18,9 @@ PAGES = [
     *(ROOT / folder / "README.md" for folder in ("attacks", "defenses", "leaderboards")),
 ]
 PLUG_INS = {"attacks": "attacks/fedbench_attacks", "defenses": "defenses/fedbench_defenses"}
+ERRATA = ROOT / "docs" / "errata.md"
+LABEL = r"\b[ADEFMRS]\d{1,2}\b"  # of an erratum; B1 to B3 are bounds of docs/privacy.md
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def prose(page: Path) -> str:
@@ -43,7 +50,7 @@ def test_every_relative_link_leads_somewhere() -> None:
 
 
 def test_the_errata_name_code_and_tests_that_exist() -> None:
-    text = prose(ROOT / "docs" / "errata.md")
+    text = prose(ERRATA)
     tests = "\n".join(path.read_text() for path in ROOT.glob("tests/*.py"))
     missing = {name for name in re.findall(r"`(test_\w+)`", text) if f"def {name}(" not in tests}
     for folder, name in re.findall(r"`(\w+)/((?:\w+/)*\w+\.py)`", text):
@@ -51,6 +58,30 @@ def test_the_errata_name_code_and_tests_that_exist() -> None:
         if not inside.exists() and not (ROOT / folder / name).exists():
             missing.add(f"{folder}/{name}")
     assert missing == set()
+
+
+def erratum_labels() -> set[str]:
+    """Return the labels of all errata; a heading may have several, "S1, S2" or "M2 to M5"."""
+    labels = set()
+    for heading in re.findall(r"^\*\*((?:[A-Z]\d+(?:, | to )?)+)", prose(ERRATA), re.MULTILINE):
+        named = re.findall(LABEL, heading)
+        labels |= set(named)
+        if " to " in heading:
+            numbers = [int(label[1:]) for label in named]
+            labels |= {f"{heading[0]}{number}" for number in range(numbers[0], numbers[1])}
+    return labels
+
+
+def test_every_erratum_that_a_docstring_cites_exists() -> None:
+    cited = set()
+    for folder in ("fedbench", *PLUG_INS.values()):
+        for path in (ROOT / folder).rglob("*.py"):
+            text = path.read_text()
+            for node in ast.walk(ast.parse(text)) if re.search(LABEL, text) else ():
+                if isinstance(node, DOCUMENTED):
+                    cited |= set(re.findall(LABEL, ast.get_docstring(node) or ""))
+    assert len(cited) > 40
+    assert cited - erratum_labels() == set()
 
 
 def test_the_makefile_names_tests_that_exist() -> None:
@@ -91,6 +122,20 @@ def test_every_conclusion_has_a_number_a_command_that_exists_and_a_page() -> Non
         presets = [words[i + 1] for i, word in enumerate(words) if word == "--preset"]
         files += [f"fedbench/presets/{name}.toml" for name in presets]
         assert [name for name in files if not (ROOT / name).exists()] == [], item
+
+
+def test_the_plan_of_worst_cases_is_a_sweep_with_runs() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "worst_case.py"))
+    table = tomllib.loads(script["plan"](ROOT / "leaderboards"))
+    sweep = Plan.of(table, "worst_case.toml")
+    cells, _ = sweep.cells()
+    assert len(runs(cells, sweep.seeds)) > 0
+    systems = {(grid["protocol"][0], grid["defense"][0]) for grid in table["grid"]}
+    assert systems == set(script["systems"]())
+    for grid in table["grid"]:
+        assert grid["attack"][0] == "none"
+        assert grid["attack"][-2:] == ["auto", "auto:budget=10"]
+        assert len(set(grid["attack"])) == len(grid["attack"]) > 5
 
 
 def test_the_page_of_results_begins_with_its_conclusions() -> None:

@@ -124,6 +124,14 @@ def test_imports_go_down_through_the_rooms(modules: list[Module]) -> None:
     assert len(UPWARD) <= 2
 
 
+def test_the_table_of_rooms_is_that_of_the_imports() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    section = page.split("\n## Rooms\n")[1].split("\n## ")[0]
+    cells = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
+    rooms = [name for cell in cells for name in re.findall(r"`(\w+)(?:/|\.py)`", cell)]
+    assert rooms == [name for name in ROOMS if not name.startswith("fedbench_")]
+
+
 def test_imports_go_in_no_circle(modules: list[Module]) -> None:
     graph = {module.dotted: module.imports & MODULES - {module.dotted} for module in modules}
     while ends := {name for name, imported in graph.items() if not imported & graph.keys()}:

@@ -53,10 +53,10 @@ class Auto(Attack):
     What did most in past rounds is tried first; a third of the queries is kept for what was never
     tried. A quarter goes into the strength of the best push; of signs, bits and rankings as many as
     gradients are left, at most, go into climbing before that: from the best push along the gradient
-    of the model that it leads to. With a budget of 10 up to three kinds of candidates that add
-    nearly as much as the best are compared by what they do after five rounds that all move the
-    answer as far, while honest clients train. Messages that are not finite, which a server rejects
-    by default, are no candidates.
+    of the model that it leads to. With a budget of 10, up to three near-best candidates are
+    compared again: each is simulated for five rounds, with the same shift of the aggregate in every
+    round and honest training in between. Messages that are not finite, which a server rejects by
+    default, are no candidates.
 
     Args:
         budget: Multiple of 20 queries of the rule, and of 6 gradients over its samples, in a round.

@@ -132,6 +132,7 @@ def facts(kind: str, plugin: Any) -> list[tuple[str, str]]:
         shown = [TIERS[needed.tier]]
         shown += ["the server's rule, to query"] if needed.defense else []
         shown += ["the server's state"] if needed.state else []
+        shown += ["samples of its own clients, with loss and gradient"] if needed.data else []
         lines.append(("must know", "; ".join(shown)))
     if kind in ("attack", "defense", "prefilter"):
         names = [alphabet.__name__ for alphabet in plugin.accepts]

@@ -10,10 +10,11 @@ torch.Size([2, 1])
 >>> drive.decode(drive.encode(x), x).shape
 torch.Size([5, 1])
 
-Every installed plug-in is here under its name with ``_`` for ``-``, other packages' too. It is the
-plug-in's own code that computes, with the arguments that a run would give it: there is no second
-implementation. `rule`, `prefilter`, `attack` and `codec` make the function of a class of yours.
-Signatures and docstrings are made of the plug-ins; for editors they are in ``__init__.pyi``.
+Every installed plug-in that needs no run is here under its name with ``_`` for ``-``, other
+packages' too. It is the plug-in's own code that computes, with the arguments that a run would give
+it: there is no second implementation. `rule`, `prefilter`, `attack` and `codec` make the function
+of a class of yours. Signatures and docstrings are made of the plug-ins; for editors they are in
+``__init__.pyi``.
 """
 
 from typing import Any

@@ -402,7 +402,15 @@ def test_a_protocol_that_goes_wrong_is_named_with_hook_and_round() -> None:
         ("memory", lambda *_: None, "must return dict, got None"),
         ("message", nothing, "raised ValueError: no"),
         ("message", lambda *_: None, "must return a tuple of two, got None"),
-        ("message", lambda s, u, k, m: (SignBits(u > 0), m), "4 FloatVectors and memories"),
+        ("message", lambda s, u, k, m: (SignBits(u > 0), m), "a SignBits; write sends = SignBits "),
+        (
+            "message",
+            lambda s, u, k, m: (FloatVectors(u[:1]), m),
+            "4 FloatVectors, one for each client, got 1",
+        ),
+        ("message", lambda s, u, k, m: (FloatVectors(u.double()), m), "legal messages: FloatVec"),
+        ("message", lambda s, u, k, m: (FloatVectors(u[:, 0]), m), "must be (n, d) torch.float32"),
+        ("message", lambda s, u, k, m: (FloatVectors(None), m), "raised StopIteration"),
         ("message", lambda s, u, k, m: (FloatVectors(u), m[1:]), "must return 4 memories"),
         ("server_step", nothing, "raised ValueError: no"),
         ("server_step", raising(SystemExit(0)), "raised SystemExit: 0"),
@@ -413,6 +421,15 @@ def test_a_protocol_that_goes_wrong_is_named_with_hook_and_round() -> None:
         text = error_of(protocol=Odd(hook=hook, answer=answer))
         assert text.startswith(f"plug-in Odd of {HERE}: {hook} in round 0 ")
         assert problem in text, text
+
+
+def test_a_server_step_that_fails_on_messages_of_another_width_says_what_message_made() -> None:
+    narrow = Odd(hook="message", answer=lambda s, u, k, m: (FloatVectors(u[:, :3]), m))
+    text = error_of(protocol=narrow)
+    assert "server_step in round 0 raised RuntimeError" in text
+    assert text.endswith("; message made 3 values of 7376 in a row of updates")
+    raised = error_of(protocol=Odd(hook="server_step", answer=raising(ValueError("no"))))
+    assert raised.endswith("ValueError: no")  # the width is right
 
 
 def test_a_mechanism_that_goes_wrong_is_named_with_hook_and_round() -> None:

@@ -385,6 +385,9 @@ def test_what_is_no_scenario_is_refused_in_one_line() -> None:
         play(text)
     with pytest.raises(ConfigError, match=r"^sweep must be given a fedbench.Scenario, got 'f"):
         sweep([text])
+    number: Any = 3
+    with pytest.raises(ConfigError, match=r"^seeds must be a list of seeds like .*, got 3$"):
+        sweep([Scenario()], seeds=number)
 
 
 CALL = "fedbench.sweep(fedbench.Scenario(), workers=1)"

@@ -95,7 +95,7 @@ def message(
 
 
 def server_step(protocol: Any, shared: Any, state: Any, aggregate: Tensor, *rest: Any) -> Any:
-    """Call `Protocol.server_step`; its error tells of messages of another width than the updates."""
+    """Call `Protocol.server_step`; an error says how wide messages are, if not as updates."""
     try:
         return ask(protocol, "server_step", object, shared, state, aggregate, *rest)
     except PluginError as error:

@@ -196,7 +196,7 @@ def _heatmap(rows: Sequence[Row], options: ConsoleOptions, view: View) -> Iterat
         for first in range(0, len(heads), abreast):
             yield _map(each, heads[first : first + abreast], names, column, options)
             yield ""
-    yield Text(legible(f"{ARROW}: the worst of its row, in percent", options))
+    yield Text(legible(f"{ARROW}: {columns.LOWEST}; in percent", options))
 
 
 def _map(

@@ -195,7 +195,7 @@ def replace_class() -> type[Attack]:
         ({"attack": Shifted()}, "Shifted.by must be a number, a word or None.*got a tensor"),
         ({"rounds": 0}, "Scenario.rounds must be >= 1, got 0"),
         ({"per_round": 60}, "Scenario.per_round must be <= Scenario.clients = 50, got 60"),
-        ({"rounds": "many"}, "^Scenario.rounds: input should be a valid integer.*, got 'many'$"),
+        ({"rounds": "many"}, "^Scenario.rounds must be a whole number, got 'many'$"),
         ({"round": 3}, r"^Scenario.round is no field; did you mean rounds\?$"),
         ({"zzz": 3}, r"^Scenario.zzz is no field; known: protocol, attack, .*data_seed$"),
     ],

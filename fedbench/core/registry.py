@@ -10,7 +10,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from fedbench.core.blame import Hook, error_line
-from fedbench.core.errors import ConfigError, UnknownPluginError, few, nearest, require
+from fedbench.core.errors import ConfigError, UnknownPluginError, few, nearest, refusal, require
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -387,8 +387,7 @@ def made(kind: str, name: str, cls: type[Any], params: Mapping[str, str]) -> Any
                 adapter = TypeAdapter(fields[param])
             values[param] = adapter.validate_python(given)
         except ValidationError as error:
-            what = error.errors()[0]["msg"].lower()
-            raise ConfigError(f"--{kind} {name}:{param}={value}: {what}, got {value!r}") from error
+            raise ConfigError(refusal(f"--{kind} {name}:{param}", error)) from error
         if "_" in value and isinstance(values[param], int | float):  # 1_000 is Python, not a number
             raise ConfigError(f"--{kind} {name}:{param} must be a number, got {value!r}")
         made = values[param]

@@ -25,7 +25,10 @@ TYPED: list[tuple[str, str]] = [
     (f"attack -p fedavg:lr={NINES}", "must be a finite number"),
     (f"attack -p {ESCAPE}", "--protocol must be one printable line, got '\\x1b[31m'"),
     (f"attack -p {LONG}", "see fedbench list protocols"),
-    (f"attack -d trimmed-mean:f={NINES}", "--defense trimmed-mean:f=999"),
+    (
+        f"attack -d trimmed-mean:f={NINES}",
+        "--defense trimmed-mean:f: unable to parse input string as an integer, exceeded",
+    ),
     ("attack -a installed:x=1", "--attack installed must stand alone"),
     (f"attack -a strongest:budget={NINES}", "with N in 1 .. 999999"),
     (f"attack --seeds {'1' * 26}", "--seeds must be integers in 0 .. 2**63 - 1"),

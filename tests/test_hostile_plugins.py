@@ -811,6 +811,13 @@ class Loose(Attack):
     'Not frozen.'
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bare(Attack):
+    'A field without a default.'
+
+    z: float
+
+
 @dataclass(frozen=True)
 class Hollow(Model):
     'No network.'
@@ -825,10 +832,12 @@ INSTANCE = Liar()
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     attacks = {"liar": "Liar", "loose": "Loose", "no-attack": "Defense", "made": "INSTANCE"}
+    attacks["bare"] = "Bare"
     points = {
         "attacks": [f"{name} = liars:{found}" for name, found in attacks.items()],
         "defenses": ["shy = liars:Shy"],
         "models": ["hollow = liars:Hollow"],
+        "datasets": ["pool = liars:INSTANCE"],
     }
     points["attacks"].append("leaver = leaving:Attack")
     moody.package(tmp_path, "liars", points, liars=PACKAGE, leaving="import sys\nsys.exit(0)\n")
@@ -882,6 +891,22 @@ def test_what_exits_at_its_import_or_is_of_another_kind_is_no_plug_in() -> None:
     for name in ("loose", "no-attack", "made"):
         rule = "must be a frozen dataclass that inherits fedbench.api:Attack"
         assert rule in line_of(UnknownPluginError, attack=name)
+    for kind, name, remedy in (
+        ("attack", "loose", "got liars:Loose; write @dataclass(frozen=True)"),
+        ("attack", "made", "got liars:INSTANCE; repair that package"),
+        ("attack", "bare", "for every field, got none for 'z'; write z = ..., so that the command"),
+        ("dataset", "pool", "that package, or give it to fedbench.Scenario(dataset=...) in Python"),
+    ):
+        assert remedy in line_of(UnknownPluginError, **{kind: name})
+    assert registry.load("attack", "bare:z=2").z == 2
+
+
+@pytest.mark.usefixtures("package")
+def test_all_plug_ins_of_a_kind_are_those_that_can_be_imported() -> None:
+    with pytest.warns(UserWarning, match=r"'leaver' cannot be imported .*\(SystemExit: 0\)"):
+        attacks = fedbench.plugins("attack")
+    assert "liar" in attacks
+    assert not {"leaver", "loose"} & attacks.keys()
 
 
 @pytest.mark.usefixtures("package")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from pkgutil import resolve_name
@@ -85,13 +86,21 @@ def names(kind: str) -> list[str]:
 def plugins(kind: str) -> dict[str, type[Any]]:
     """Return the classes of all plug-ins of a kind by name, importing each.
 
+    One that cannot be imported is left out, with a warning.
+
     >>> "trimmed-mean" in plugins("defense")
     True
 
     Raises:
-        UnknownPluginError: there is no such kind, or one of them cannot be imported.
+        UnknownPluginError: there is no such kind.
     """
-    return {name: plugin(kind, name) for name in names(kind)}
+    classes = {}
+    for name in names(kind):
+        try:
+            classes[name] = plugin(kind, name)
+        except UnknownPluginError as error:
+            warnings.warn(str(error), stacklevel=2)
+    return classes
 
 
 def is_plugin(kind: str, cls: Any) -> bool:
@@ -208,8 +217,27 @@ def plugin(kind: str, name: str) -> type[Any]:
             f"--{kind} {name!r} cannot be imported from {point.value} ({error_line(error)}); "
             "repair or uninstall that package"
         ) from error
-    require_plugin(kind, loaded, f"--{kind} {name!r}", f"{point.value}; repair that package")
+    require_plugin(kind, loaded, f"--{kind} {name!r}", f"{point.value}; {_remedy(kind, loaded)}")
     return loaded
+
+
+def _remedy(kind: str, loaded: Any) -> str:
+    """Return what to do about something installed that is no plug-in of this kind."""
+    if isinstance(loaded, type) and issubclass(loaded, resolve_name(CONTRACTS[kind])):
+        return "write @dataclass(frozen=True)"
+    if kind in ("dataset", "model"):
+        return f"repair that package, or give it to fedbench.Scenario({kind}=...) in Python"
+    return "repair that package"
+
+
+def without_default(cls: type[Any]) -> list[str]:
+    """Return the names of the fields of a dataclass that must be given to make an object."""
+    missing = dataclasses.MISSING
+    return [
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.init and field.default is missing and field.default_factory is missing
+    ]
 
 
 def _is_frozen(cls: type[Any]) -> bool:
@@ -375,6 +403,12 @@ def made(kind: str, name: str, cls: type[Any], params: Mapping[str, str]) -> Any
     with making:
         hints = get_type_hints(cls)
         fields = {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
+    for param in without_default(cls):
+        if param not in params:
+            raise UnknownPluginError(
+                f"--{kind} {name} must have a default for every field, got none for {param!r}; "
+                f"write {param} = ..., so that the command line can make it"
+            )
     values = {}
     for param, value in params.items():
         if param not in fields:

@@ -20,7 +20,8 @@ ESCAPE = "\x1b[31m"
 # What is typed, and words of the answer; {name} is one of `places`. test_frozen.py and
 # test_scenario.py have more of it.
 TYPED: list[tuple[str, str]] = [
-    ("attack -p fedavg:=1", "must read name:param=value"),
+    ("attack -p fedavg:=1", "--protocol 'fedavg:=1' must read name:param=value"),
+    ("attack -a alie:z", "--attack 'alie:z' must read name:param=value"),
     ("attack -p fedavg:lr=1_000", "fedavg:lr must be a number, got '1_000'"),
     (f"attack -p fedavg:lr={NINES}", "must be a finite number"),
     (f"attack -p {ESCAPE}", "--protocol must be one printable line, got '\\x1b[31m'"),

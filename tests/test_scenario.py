@@ -91,7 +91,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"protocol": "fsl:kk=1"}, "--protocol fsl has no parameter 'kk'; did you mean 'k'"),
     ({"protocol": "fsl:k=abc"}, "--protocol fsl:k must be a number, got 'abc'"),
     ({"protocol": "fsl:k=1.5"}, r"FSL.k must be in \(0, 1\], got 1.5"),
-    ({"protocol": "fsl:k"}, "'fsl:k' must read name:param=value"),
+    ({"protocol": "fsl:k"}, "--protocol 'fsl:k' must read name:param=value"),
     ({"defense": "trimmed-mean:f=5"}, "--defense trimmed-mean with f = 5 needs at least 11 cl"),
     ({"defense": "multi-krum:f=4"}, "with f = 4 needs at least 11 clients a round, got --per"),
     ({"defense": "krum", "per_round": 3}, "f = 1, from --malicious 0.2, needs at least 5 clients"),

@@ -294,8 +294,10 @@ def links(text: str) -> list[str]:
     return _LINK.split(text)
 
 
-def split(text: str) -> tuple[str, dict[str, str]]:
+def split(text: str, subject: str = "") -> tuple[str, dict[str, str]]:
     """Split ``name:param=value,param=value``; the parameters of a chain's prefilters carry names.
+
+    Errors begin with the ``subject``, such as ``--attack``.
 
     >>> split("nnm:f=1+multi-krum:f=2")
     ('nnm+multi-krum', {'nnm.f': '1', 'f': '2'})
@@ -312,15 +314,16 @@ def split(text: str) -> tuple[str, dict[str, str]]:
         earlier = {f"{link}.{key}": value for link, own in parts for key, value in own.items()}
         return "+".join([*(link for link, _ in parts), name]), earlier | params
     name, colon, rest = text.partition(":")
+    named = f"{subject} {text!r}".strip()
     params = {}
     for place, part in enumerate(rest.split(",") if colon else ()):
         if not place and _CLASS.fullmatch(part.strip()):
             part = f"name={part}"
         param, equals, value = (word.strip() for word in part.partition("="))
         if not (param and equals):
-            raise ConfigError(f"{text!r} must read name:param=value,param=value, got {part!r}")
+            raise ConfigError(f"{named} must read name:param=value,param=value, got {part!r}")
         if param in params:
-            raise ConfigError(f"{text!r} must give every parameter once, got {param!r} twice")
+            raise ConfigError(f"{named} must give every parameter once, got {param!r} twice")
         params[param] = value
     return name.strip(), params
 
@@ -383,7 +386,7 @@ def load(kind: str, text: str) -> Any:
         return rule
     if not text.isprintable():
         raise ConfigError(f"--{kind} must be one printable line, got {text!r}")
-    name, params = split(text)
+    name, params = split(text, f"--{kind}")
     cls = plugin(kind, name)
     held = _HERE.get((kind, name), cls)
     if not isinstance(held, type):

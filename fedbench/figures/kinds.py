@@ -240,7 +240,9 @@ _SHARE = (share.shows, share.compose, _shares)
 _COHORT = (cohort.shows, cohort.compose, _cohorts)
 _EPSILON = (epsilon.shows, epsilon.compose, _epsilon)
 KINDS = {
-    "rounds": Kind("Accuracy over the rounds", "two looks at the test data", *_ROUNDS),
+    "rounds": Kind(
+        "Accuracy over the rounds", "looks at the test data in two rounds (--eval-every)", *_ROUNDS
+    ),
     "bits": Kind("Accuracy against bits", "rows, all of whose bits are counted", *_BITS),
     "heatmap": Kind("Accuracy of defenses under attacks", "an attack", *_HEATMAP),
     "impact": Kind("Attack impact", "a seed with and without attack", *_IMPACT),

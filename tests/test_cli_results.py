@@ -304,7 +304,7 @@ def test_what_the_user_got_wrong_is_one_line(
         "nothing-here": "nothing-here cannot be read: No such file or directory",
     }.items():
         assert said in mistake("plot", "records", *arguments.split())
-    of_fedavg().write(Path("one-look"))
+    of_fedavg(malicious=[1]).write(Path("one-look"))
     looks = "--kind rounds needs looks at the test data in two rounds (--eval-every) in the records"
     assert looks in mistake("plot", "one-look", "--kind", "rounds")
     assert mistake("plot").startswith("Missing argument 'RECORDS")

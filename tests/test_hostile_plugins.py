@@ -410,7 +410,7 @@ def test_a_protocol_that_goes_wrong_is_named_with_hook_and_round() -> None:
         ),
         ("message", lambda s, u, k, m: (FloatVectors(u.double()), m), "legal messages: FloatVec"),
         ("message", lambda s, u, k, m: (FloatVectors(u[:, 0]), m), "must be (n, d) torch.float32"),
-        ("message", lambda s, u, k, m: (FloatVectors(None), m), "raised StopIteration"),
+        ("message", lambda s, u, k, m: (FloatVectors(m), m), "raised StopIteration"),
         ("message", lambda s, u, k, m: (FloatVectors(u), m[1:]), "must return 4 memories"),
         ("server_step", nothing, "raised ValueError: no"),
         ("server_step", raising(SystemExit(0)), "raised SystemExit: 0"),
@@ -427,7 +427,7 @@ def test_a_server_step_that_fails_on_messages_of_another_width_says_what_message
     narrow = Odd(hook="message", answer=lambda s, u, k, m: (FloatVectors(u[:, :3]), m))
     text = error_of(protocol=narrow)
     assert "server_step in round 0 raised RuntimeError" in text
-    assert text.endswith("; message made 3 values of 7376 in a row of updates")
+    assert text.endswith("; its messages have 3 values, its updates 7376")
     raised = error_of(protocol=Odd(hook="server_step", answer=raising(ValueError("no"))))
     assert raised.endswith("ValueError: no")  # the width is right
 

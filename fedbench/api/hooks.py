@@ -86,7 +86,7 @@ def message(
         rows = len(sent)
         hook.must(rows == n, f"{n} {named}, one for each client", rows)
         try:
-            sent.take([]).check()  # types and shapes, without a look at the symbols
+            sent.check_form()
         except IllegalPayloadError:
             require_legal([(hook, sent)])
     good = isinstance(remembered, Sequence) and len(remembered) == n
@@ -101,7 +101,7 @@ def server_step(protocol: Any, shared: Any, state: Any, aggregate: Tensor, *rest
     except PluginError as error:
         d = protocol.trained(shared).d
         if len(aggregate) != d:
-            error.problem += f"; message made {len(aggregate)} values of {d} in a row of updates"
+            error.problem += f"; its messages have {len(aggregate)} values, its updates {d}"
         raise
 
 

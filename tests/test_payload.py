@@ -172,7 +172,7 @@ def test_the_form_is_legal_whatever_the_symbols_are_and_illegal_whatever_the_row
     with pytest.raises(IllegalPayloadError, match=r"positive must be \(n, d\) torch.bool"):
         SignBits(torch.zeros(4, 3)).check_form()
     with pytest.raises(IllegalPayloadError, match=r"symbols must be \(n, 4\) torch.int32"):
-        dataclasses.replace(twice, sizes=(4,), counts=(4,)).check_form()
+        dataclasses.replace(twice, sizes=(4,)).check_form()
 
 
 def test_ties_go_to_the_lower_index_also_for_floats_of_both_signs() -> None:

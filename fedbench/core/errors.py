@@ -85,14 +85,14 @@ def refusal(subject: str, error: Any) -> str:
     "--clients must be a whole number, got 'ten'"
     """
     first = error.errors()[0]
-    said = re.sub(r", (unable to|got a) .*", "", first["msg"])
-    said = (
-        said.replace("a valid integer", "a whole number")
+    message = re.sub(r", (unable to|got a) .*", "", first["msg"])
+    message = (
+        message.replace("a valid integer", "a whole number")
         .replace("a valid boolean", "true or false")
         .replace("a valid ", "a ")
     )
-    rule = said.removeprefix("Input should be ")
-    words = f": {said.lower()}" if rule == said else f" must be {rule}"
+    rule = message.removeprefix("Input should be ")
+    words = f": {message.lower()}" if rule == message else f" must be {rule}"
     return f"{subject}{words}, got {first['input']!r}"
 
 

@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,9 +59,21 @@ def test_a_small_grid_writes_records_table_and_chart_and_prints_plain_text(grid:
     assert "8 runs" in text
     records = [read(path) for path in folder.glob("*.json")]
     assert sorted(r.scenario.seed for r in records) == [0] * 4 + [1] * 4
+    assert f"8 records in {folder}/*.json, the table" in done.stdout
     others = {p.name for p in folder.iterdir()} - {r.file_name for r in records}
     assert others == {".claims", "attack.md", "attack.png"}
     assert (folder / "attack.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_command_says_how_many_records_of_a_folder_its_table_shows(
+    grid: Grid, tmp_path: Path, command: Command
+) -> None:
+    shutil.copytree(grid[1], tmp_path / "out")
+    part = ["attack", "-p", "fedavg", "-a", "none", *SMALL, "--out", tmp_path / "out"]
+    code, out, _ = command(*part)
+    assert code == 0
+    assert f"2 of the 8 records in {tmp_path}/out/*.json are shown, the table in" in out
 
 
 @pytest.mark.slow

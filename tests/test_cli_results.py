@@ -178,6 +178,31 @@ def test_what_failed_runs_say_is_printable(store: Path, command: Command) -> Non
     assert "fedbench: 1 of the runs repeat cell and seed of a later one" in err
 
 
+def test_the_message_of_a_failed_run_stands_as_it_was_said(
+    store: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    message = "for clients 3, 1 must return rows (151072,) real, got (2,) of lr=1,k=2 here"
+    scenario = of_fedavg(attack="sign-flip").scenario
+    names: dict[str, Any] = {"kind": "crash", "error": "PluginError", "traceback": ""}
+    failure = Failure(id="0" * 16, scenario=scenario, tries=1, chunk=8, message=message, **names)
+    (store / "failed").mkdir()
+    (store / "failed" / "0.json").write_text(failure.model_dump_json())
+    _, out, _ = command("results", store, "--failed", "--columns", "message")
+    said = " ".join(out.split())
+    assert "for clients 3, 1 must return rows (151072,) real, got (2,) of lr=1, k=2 here" in said
+
+
+def test_notes_explain_only_what_the_table_shows(store: Path, good: Good) -> None:
+    private = good(store, "--where", "mechanism=dp-fedavg:z=2.0")
+    assert "ε: " in private
+    assert "±: " not in private  # of one seed
+    assert "±: " in good(store, "--where", "attack=none")
+    runs = good(store, "--each", "run", "--where", "protocol=fsl")
+    assert "bits: " in runs
+    assert not any(note in runs for note in ("ε: ", "±: ", "impact: "))
+
+
 def test_a_mistake_is_one_line(store: Path, mistake: Mistake) -> None:
     for arguments, said in {  # others: tests/frozen/mistakes.txt
         "--each seed": "--each must be cell or run, got 'seed'",
@@ -279,6 +304,9 @@ def test_what_the_user_got_wrong_is_one_line(
         "nothing-here": "nothing-here cannot be read: No such file or directory",
     }.items():
         assert said in mistake("plot", "records", *arguments.split())
+    of_fedavg(malicious=[1]).write(Path("one-look"))
+    looks = "--kind rounds needs looks at the test data in two rounds (--eval-every) in the records"
+    assert looks in mistake("plot", "one-look", "--kind", "rounds")
     assert mistake("plot").startswith("Missing argument 'RECORDS")
 
 

@@ -240,6 +240,6 @@ def test_a_dry_run_of_attack_says_what_it_would_play_and_writes_nothing(
     text = " ".join(out.split())
     assert "2 cells x seeds 0,1 = 4 runs" in text
     assert "malicious clients: 3 of 12, rounds of 4, runs of 2 rounds: more than f = 1 in" in text
-    assert "0 runs have a record, 4 are missing" in text
+    assert "0 of 4 runs have a record" in text
     assert "from two rounds of 2 of 2 cells" in text
     assert list(tmp_path.iterdir()) == []

@@ -157,6 +157,13 @@ def test_the_last_table_ranks_worst_cases_beside_bits_and_epsilon() -> None:
     assert last == [fedavg, "fsl + vote 92.0 ± 0.0 n/a n/a n/a 20.31 20.31 n/a"]
 
 
+def test_what_a_system_costs_is_said_to_be_the_mean_over_its_runs() -> None:
+    note = "of a whole system the mean over its runs, clean and attacked"
+    assert note in columns.captions(rows(sweep()))["bits"]
+    clean = {of: found for of, found in sweep().items() if of.clean}
+    assert note not in columns.captions(rows(clean))["bits"]  # a system is its clean row
+
+
 def test_an_adversary_that_chooses_for_every_run_stands_beside_the_worst_case() -> None:
     # Means are 50 and 53.3; the lowest of each seed are 20, 10 and 50, so 26.7 on the average.
     accuracies = {

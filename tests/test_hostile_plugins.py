@@ -402,7 +402,15 @@ def test_a_protocol_that_goes_wrong_is_named_with_hook_and_round() -> None:
         ("memory", lambda *_: None, "must return dict, got None"),
         ("message", nothing, "raised ValueError: no"),
         ("message", lambda *_: None, "must return a tuple of two, got None"),
-        ("message", lambda s, u, k, m: (SignBits(u > 0), m), "4 FloatVectors and memories"),
+        ("message", lambda s, u, k, m: (SignBits(u > 0), m), "a SignBits; write sends = SignBits "),
+        (
+            "message",
+            lambda s, u, k, m: (FloatVectors(u[:1]), m),
+            "4 FloatVectors, one for each client, got 1",
+        ),
+        ("message", lambda s, u, k, m: (FloatVectors(u.double()), m), "legal messages: FloatVec"),
+        ("message", lambda s, u, k, m: (FloatVectors(u[:, 0]), m), "must be (n, d) torch.float32"),
+        ("message", lambda s, u, k, m: (FloatVectors(m), m), "raised StopIteration"),
         ("message", lambda s, u, k, m: (FloatVectors(u), m[1:]), "must return 4 memories"),
         ("server_step", nothing, "raised ValueError: no"),
         ("server_step", raising(SystemExit(0)), "raised SystemExit: 0"),
@@ -413,6 +421,15 @@ def test_a_protocol_that_goes_wrong_is_named_with_hook_and_round() -> None:
         text = error_of(protocol=Odd(hook=hook, answer=answer))
         assert text.startswith(f"plug-in Odd of {HERE}: {hook} in round 0 ")
         assert problem in text, text
+
+
+def test_a_server_step_that_fails_on_messages_of_another_width_says_what_message_made() -> None:
+    narrow = Odd(hook="message", answer=lambda s, u, k, m: (FloatVectors(u[:, :3]), m))
+    text = error_of(protocol=narrow)
+    assert "server_step in round 0 raised RuntimeError" in text
+    assert text.endswith("; its messages have 3 values, its updates 7376")
+    raised = error_of(protocol=Odd(hook="server_step", answer=raising(ValueError("no"))))
+    assert raised.endswith("ValueError: no")  # the width is right
 
 
 def test_a_mechanism_that_goes_wrong_is_named_with_hook_and_round() -> None:
@@ -794,6 +811,13 @@ class Loose(Attack):
     'Not frozen.'
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bare(Attack):
+    'A field without a default.'
+
+    z: float
+
+
 @dataclass(frozen=True)
 class Hollow(Model):
     'No network.'
@@ -808,10 +832,12 @@ INSTANCE = Liar()
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     attacks = {"liar": "Liar", "loose": "Loose", "no-attack": "Defense", "made": "INSTANCE"}
+    attacks["bare"] = "Bare"
     points = {
         "attacks": [f"{name} = liars:{found}" for name, found in attacks.items()],
         "defenses": ["shy = liars:Shy"],
         "models": ["hollow = liars:Hollow"],
+        "datasets": ["pool = liars:INSTANCE"],
     }
     points["attacks"].append("leaver = leaving:Attack")
     moody.package(tmp_path, "liars", points, liars=PACKAGE, leaving="import sys\nsys.exit(0)\n")
@@ -865,6 +891,22 @@ def test_what_exits_at_its_import_or_is_of_another_kind_is_no_plug_in() -> None:
     for name in ("loose", "no-attack", "made"):
         rule = "must be a frozen dataclass that inherits fedbench.api:Attack"
         assert rule in line_of(UnknownPluginError, attack=name)
+    for kind, name, remedy in (
+        ("attack", "loose", "got liars:Loose; write @dataclass(frozen=True)"),
+        ("attack", "made", "got liars:INSTANCE; repair that package"),
+        ("attack", "bare", "for every field, got none for 'z'; write z = ..., so that the command"),
+        ("dataset", "pool", "that package, or give it to fedbench.Scenario(dataset=...) in Python"),
+    ):
+        assert remedy in line_of(UnknownPluginError, **{kind: name})
+    assert registry.load("attack", "bare:z=2").z == 2
+
+
+@pytest.mark.usefixtures("package")
+def test_all_plug_ins_of_a_kind_are_those_that_can_be_imported() -> None:
+    with pytest.warns(UserWarning, match=r"'leaver' cannot be imported .*\(SystemExit: 0\)"):
+        attacks = fedbench.plugins("attack")
+    assert "liar" in attacks
+    assert not {"leaver", "loose"} & attacks.keys()
 
 
 @pytest.mark.usefixtures("package")

@@ -34,6 +34,7 @@ def test_built_in_models_keep_the_promises(name: str) -> None:
 def test_modules_of_ones_own_keep_them() -> None:
     check_model(Normed(classes=3))
     check_model(ModuleModel(module=Words), (5,))
+    check_model(lambda: Normed(classes=3))
     for module in (Dropping(classes=3), Branching(classes=3)):
         check_model(module)
 
@@ -160,6 +161,19 @@ class Changing(Dataset):
     def load(self, folder: Any) -> Data:
         data = example_data()
         return replace(data, x=torch.randn_like(data.x))
+
+
+def test_what_is_no_model_or_data_set_is_told_what_to_write() -> None:
+    data = example_data()
+    pair: Any = (data.x, data.y)
+    with pytest.raises(ConfigError, match=r"^Scenario.dataset must .*; write fedbench.*from_arr"):
+        check_dataset(pair)
+    wrong: Any = Changing
+    with pytest.raises(ConfigError, match=r"got the class Changing; write Changing\(\)$"):
+        check_dataset(wrong)
+    wrong = Model
+    with pytest.raises(ConfigError, match=r"^Scenario.model must be a plug-in.*; write Model"):
+        check_model(wrong)
 
 
 def test_a_wrong_data_set_ends_in_one_line() -> None:

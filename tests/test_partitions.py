@@ -301,7 +301,8 @@ def test_sizes_stay_near_the_paper_s_and_nobody_has_fewer_than_ten() -> None:
         (MaxClasses(), 4, "max-classes:classes=2 needs an owner for each of 10 labels, got 4"),
         (MaxClasses(), 20, "max-classes:classes=2 must give every client 3 samples .* got 2"),
         (Natural(), 0, "clients must be >= 1, got 0"),
-        (Natural(), 5, "natural needs a data set whose samples have users.* --dataset femnist"),
+        (Natural(), 5, r"natural needs a data set whose samples have users.* --dataset femnist"),
+        (Natural(), 5, r"--dataset femnist, from_arrays\(x, y, clients=...\), or another --part"),
     ],
 )
 def test_what_cannot_be_dealt_is_refused(partition: Partition, clients: int, message: str) -> None:

@@ -164,6 +164,17 @@ def test_check_refuses(what: str) -> None:
         ILLEGAL[what].check()
 
 
+def test_the_form_is_legal_whatever_the_symbols_are_and_illegal_whatever_the_rows_are() -> None:
+    twice = ranked(0, 0, 2)
+    twice.check_form()
+    with pytest.raises(IllegalPayloadError, match="permutation"):
+        twice.check()
+    with pytest.raises(IllegalPayloadError, match=r"positive must be \(n, d\) torch.bool"):
+        SignBits(torch.zeros(4, 3)).check_form()
+    with pytest.raises(IllegalPayloadError, match=r"symbols must be \(n, 4\) torch.int32"):
+        dataclasses.replace(twice, sizes=(4,)).check_form()
+
+
 def test_ties_go_to_the_lower_index_also_for_floats_of_both_signs() -> None:
     x = torch.tensor([[0.0, -1.0, -0.0, 3.0, -1.0, -2.0]])
     for kind in (torch.float32, torch.float64):

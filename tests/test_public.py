@@ -195,7 +195,7 @@ def replace_class() -> type[Attack]:
         ({"attack": Shifted()}, "Shifted.by must be a number, a word or None.*got a tensor"),
         ({"rounds": 0}, "Scenario.rounds must be >= 1, got 0"),
         ({"per_round": 60}, "Scenario.per_round must be <= Scenario.clients = 50, got 60"),
-        ({"rounds": "many"}, "^Scenario.rounds: input should be a valid integer.*, got 'many'$"),
+        ({"rounds": "many"}, "^Scenario.rounds must be a whole number, got 'many'$"),
         ({"round": 3}, r"^Scenario.round is no field; did you mean rounds\?$"),
         ({"zzz": 3}, r"^Scenario.zzz is no field; known: protocol, attack, .*data_seed$"),
     ],
@@ -385,6 +385,9 @@ def test_what_is_no_scenario_is_refused_in_one_line() -> None:
         play(text)
     with pytest.raises(ConfigError, match=r"^sweep must be given a fedbench.Scenario, got 'f"):
         sweep([text])
+    number: Any = 3
+    with pytest.raises(ConfigError, match=r"^seeds must be a list of seeds like .*, got 3$"):
+        sweep([Scenario()], seeds=number)
 
 
 CALL = "fedbench.sweep(fedbench.Scenario(), workers=1)"

@@ -271,7 +271,7 @@ def test_the_command_plays_once_and_says_what_it_did(tmp_path: Path) -> None:
     dry = sweep(tmp_path, TINY, "--dry-run")
     assert dry.returncode == 0, dry.stderr
     assert f"4 cells x seeds 0,1 = {RUNS} runs" in dry.stdout
-    assert f"0 runs have a record, {RUNS} are missing" in dry.stdout
+    assert f"0 of {RUNS} runs have a record" in dry.stdout
     assert re.search(r"about [\d.]+ \w+.* on \d workers?, from two rounds of 4 of 4 ", dry.stdout)
     assert not (tmp_path / "store").exists()
     first = sweep(tmp_path, TINY)

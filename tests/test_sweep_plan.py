@@ -102,8 +102,15 @@ def test_a_run_has_the_id_and_the_file_of_its_scenario(data_seed: int | None) ->
 
 WRONG: list[tuple[str, str]] = [
     ("[[grid]]\nprotocl = 'fedavg'", "grid 1: 'protocl' is no axis; did you mean 'protocol'?"),
-    ("[scenario]\nround = 3", "grid 1: 'round' is no axis; did you mean 'rounds'?"),
-    ("[scenario]\nseed = 3", "grid 1: seed is no axis; write seeds = [0, 1, 2] above"),
+    ("[scenario]\nround = 3", "s.toml: [scenario]: 'round' is no axis; did you mean 'rounds'?"),
+    ("[scenario]\nper-round = 3", "[scenario]: 'per-round' is no axis; did you mean 'per_round'?"),
+    (
+        "[scenario]\nseed = 3",
+        "[scenario]: seed is no axis; write seeds = [0, 1, 2] above [scenario",
+    ),
+    ("[[grid]]\nseeds = [3]", "grid 1: seeds is no axis; write seeds = [0, 1, 2] above [scenario]"),
+    ("", "s.toml: must have a table [scenario] or [[grid]], got an empty file"),
+    ("[grid]\nrounds = 3", "must have one [scenario] and [[grid]] tables, got a table [grid]"),
     ("sedes = [1]", "s.toml: 'sedes' is no part of a sweep; did you mean 'seeds'?"),
     ("seeds = [0, 0]", "seeds must be distinct integers in 0 .. 2**63 - 1, got [0, 0]"),
     ("seeds = [true]", "seeds must be distinct integers in 0 .. 2**63 - 1, got [True]"),
@@ -113,11 +120,15 @@ WRONG: list[tuple[str, str]] = [
     ("[[grid]]\nattack = 3", "attack must be a name or a table or a list of them, got 3"),
     ("[[grid]]\nattack = {gamma = 3}", "for a plug-in a table with its name and parameters"),
     ("[[grid]]\nrounds = {name = 'x'}", "rounds must be a value, or for a plug-in a table"),
-    ("[[grid]]\nattack = {name = 'dyn-opt', gama = [1]}", "dyn-opt has no parameter 'gama'"),
+    (
+        "[[grid]]\nattack = {name = 'dyn-opt', gama = [1]}",
+        "grid 1: --attack dyn-opt has no parameter 'gama'",
+    ),
     ("[[grid]]\nattack = 'dynopt'", "--attack 'dynopt' is not installed; did you mean 'dyn-opt'"),
-    ("[[grid]]\nrounds = 'many'", "--rounds: input should be a valid integer"),
-    ("grid = 3", "must have one [scenario] and [[grid]] tables"),
-    ("scenario = 3", "must have one [scenario] and [[grid]] tables"),
+    ("[[grid]]\nrounds = 'many'", "--rounds must be a whole number, got 'many'"),
+    ("grid = 3", "must have one [scenario] and [[grid]] tables, got grid = 3"),
+    ("grid = []", "must have one [scenario] and [[grid]] tables, got grid = []"),
+    ("scenario = 3", "must have one [scenario] and [[grid]] tables, got scenario = 3"),
     ("[[grid]", "s.toml must be TOML: "),
 ]
 

@@ -78,11 +78,31 @@ def message(
     hook = Hook(protocol, "message")
     n = len(updates)
     sent, remembered = hook.pair(shared, updates, *rest, remedy="write: return messages, memory")
-    good = isinstance(sent, protocol.sends) and len(sent) == n
-    hook.must(good, f"{n} {protocol.sends.__name__} and memories", sent)
+    named = protocol.sends.__name__
+    other = type(sent).__name__
+    remedy = f"write sends = {other} into the class" if isinstance(sent, Payload) else ""
+    hook.must(isinstance(sent, protocol.sends), f"{n} {named} and memories", sent, remedy)
+    with hook:
+        rows = len(sent)
+        hook.must(rows == n, f"{n} {named}, one for each client", rows)
+        try:
+            sent.check_form()
+        except IllegalPayloadError:
+            require_legal([(hook, sent)])
     good = isinstance(remembered, Sequence) and len(remembered) == n
     hook.must(good, f"{n} memories", remembered)
     return sent, remembered
+
+
+def server_step(protocol: Any, shared: Any, state: Any, aggregate: Tensor, *rest: Any) -> Any:
+    """Call `Protocol.server_step`; an error says how wide messages are, if not as updates."""
+    try:
+        return ask(protocol, "server_step", object, shared, state, aggregate, *rest)
+    except PluginError as error:
+        d = protocol.trained(shared).d
+        if len(aggregate) != d:
+            error.problem += f"; its messages have {len(aggregate)} values, its updates {d}"
+        raise
 
 
 def on_updates(mechanism: Mechanism, updates: Tensor, *rest: Any) -> tuple[Tensor, Any]:

@@ -22,7 +22,7 @@ from fedbench.cli import (
     sweep,
     verify,
 )
-from fedbench.core.errors import LONGEST, FedbenchError, PluginError, one_line
+from fedbench.core.errors import LONGEST, FedbenchError, PluginError, one_line, refusal
 
 app = typer.Typer(
     name="fedbench",
@@ -92,6 +92,9 @@ def main(arguments: list[str] | None = None) -> None:
         fail(str(error), most=2 * LONGEST if isinstance(error, PluginError) else LONGEST)
     except _UsageError as error:
         message = error.format_message().rstrip(".")
+        option = getattr(getattr(error, "param", None), "opts", None)
+        if option and hasattr(error.__cause__, "errors"):  # pydantic's, of newer versions of typer
+            message = refusal(option[0], error.__cause__)
         if message:
             fail(message)
         sys.exit(2)  # no arguments: the help was printed

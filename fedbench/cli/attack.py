@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from fedbench.cli import options as opt
-from fedbench.cli.sweep import foresee
+from fedbench.cli.sweep import foresee, plan_size
 from fedbench.cli.terminal import end, status, watcher
 from fedbench.core.canonical import enter
 from fedbench.core.errors import PluginError
@@ -165,7 +165,11 @@ def play(
     done = sum(map(len, records.values()))
     if table := rows(cells, records, len(plan.seeds)):
         console.print(terminal(table, console.options))
-        print(f"{done} records in {out}/*.json, {write(plan, table, out)}")
+        stored = len(list(out.glob("*-seed*.json")))
+        records_there = f"{counted(done, 'record')} in {out}/*.json"
+        if stored > done:  # earlier commands wrote there, too
+            records_there = f"{done} of the {stored} records in {out}/*.json are shown"
+        print(f"{records_there}, {write(plan, table, out)}")
     for (cell, reason), lost in grouped(failed, lambda run: (run.cell, str(failed[run]))).items():
         numbers = ", ".join(str(run.seed) for run in lost)
         place = store.failure_path(lost[0])
@@ -194,9 +198,9 @@ def header(plan: Plan, cells: list[Cell], options: Options) -> str:
         f"[bold]{plan.title}[/bold]",
         f"{', '.join([scenario.dataset, scenario.model, scenario.partition, *scenario.remarks])}; "
         f"{scenario.clients} clients, {scenario.per_round} a round, "
-        f"{100 * scenario.malicious:g} % malicious; {scenario.rounds} rounds, "
+        f"{100 * scenario.malicious:g} % malicious; {counted(scenario.rounds, 'round')}, "
         f"{counted(scenario.epochs, 'epoch')}, batch {scenario.batch_size}",
-        f"{len(cells)} cells x seeds {','.join(map(str, plan.seeds))} = {runs} runs; "
+        f"{plan_size(len(cells), plan.seeds)}; "
         f"{counted(options.processes(runs), 'worker')} x {counted(options.threads, 'thread')}, "
         f"device {options.device}, server checks {scenario.server_checks}",
     ]
@@ -219,7 +223,7 @@ def write(plan: Plan, table: list[Row], out: Path) -> str:
     subtitle = (
         f"{', '.join([scenario.dataset, scenario.model, *scenario.remarks])}, "
         f"{scenario.clients} clients, "
-        f"{100 * scenario.malicious:g} % malicious, {scenario.rounds} rounds, "
+        f"{100 * scenario.malicious:g} % malicious, {counted(scenario.rounds, 'round')}, "
         f"{counted(len(plan.seeds), 'seed')}"
     )
     chart = out / "attack.png"

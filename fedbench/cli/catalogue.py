@@ -125,11 +125,9 @@ def _hint(name: str) -> str:
 
 def _show(console: Console, kind: str, name: str, plugin: type[Any]) -> None:
     from fedbench.cli.catalogue_page import facts
-    from fedbench.core.blame import Hook
 
     doc = Doc.of(plugin)
-    with Hook(plugin, "__init__"):
-        instance = plugin()
+    instance = registry.load(kind, name)
     console.print(Text.assemble((f"{kind} ", "dim"), (name, "bold cyan")))
     console.print(Text(prose(doc.summary) or "(no docstring)", style="bold"))
     console.print()

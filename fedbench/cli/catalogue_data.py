@@ -6,7 +6,6 @@ from typing import Any
 
 from fedbench.cli.docstrings import Doc, paragraphs, parameters, prose
 from fedbench.core import registry
-from fedbench.core.blame import Hook
 from fedbench.core.errors import UnknownPluginError
 
 
@@ -43,8 +42,7 @@ def shown(kind: str, name: str) -> dict[str, Any]:
 
     plugin = registry.plugin(kind, name)
     doc = Doc.of(plugin)
-    with Hook(plugin, "__init__"):
-        instance = plugin()
+    instance = registry.load(kind, name)
     return {
         "kind": kind,
         "name": name,

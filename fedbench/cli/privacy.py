@@ -16,7 +16,7 @@ from fedbench.core.choices import Adjacency, Cohorts, Sampling, Sees
 from fedbench.core.errors import ConfigError, NoTheorem, require
 from fedbench.core.files import writable
 from fedbench.tables.export import document
-from fedbench.tables.numbers import nats
+from fedbench.tables.numbers import counted, nats
 from fedbench.tables.table import Column, Line, Table
 from fedbench.tables.terminal import cell, grid, listed
 
@@ -145,8 +145,9 @@ def report(name: str, plan: PrivacyPlan, prices: Prices, options: ConsoleOptions
     """Lay out the price before every adversary, or why nobody can tell it, for a terminal."""
     mean = "" if plan.participations else " (the mean)"
     head = (
-        f"ε at δ = {plan.delta:g} after {plan.rounds} rounds; {plan.per_round} of {plan.clients} "
-        f"clients a round ({plan.sampling}), one takes part in {plan.times}{mean}; d = {plan.dim}"
+        f"ε at δ = {plan.delta:g} after {counted(plan.rounds, 'round')}; "
+        f"{plan.per_round} of {plan.clients} clients a round ({plan.sampling}), "
+        f"one takes part in {plan.times}{mean}; d = {plan.dim}"
     )
     costs = {see: cost for see, cost in prices.items() if not isinstance(cost, NoTheorem)}
     return Group(

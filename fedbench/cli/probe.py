@@ -80,10 +80,10 @@ def membership(
     first = report.results[0]
     setting = [
         f"{scenario.dataset}, {scenario.model}, iid; {scenario.clients} clients, "
-        f"{scenario.per_round} a round; {rounds} rounds, "
+        f"{scenario.per_round} a round; {counted(rounds, 'round')}, "
         f"{counted(scenario.epochs, 'epoch')}, batch {scenario.batch_size}",
         f"{counted(len(numbers), 'victim')}, {first.candidates} candidates, heard in "
-        f"{first.rounds:.2g} of {rounds} rounds; {first.shadows} shadows"
+        f"{first.rounds:.2g} of {counted(rounds, 'round')}; {first.shadows} shadows"
         f"{' each' if len(numbers) > 1 else ''}: in and out {first.others} times",
     ]
     terms = member_captions(report.results, scenario.delta)

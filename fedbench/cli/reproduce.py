@@ -184,7 +184,8 @@ def announce(console: Console, exhibit: Exhibit, scale: str, seeds: Sequence[int
     names = ",".join(map(str, chosen))
     scenarios = {s for claim in claims for s in exhibit.scenarios(claim, scale)}
     runs = len(scenarios) * len(chosen)
-    print(f"{len(claims)} of {len(exhibit.cell)} cells x seeds {names} = {runs} runs at {scale}")
+    played_cells = f"{len(claims)} of {counted(len(exhibit.cell), 'cell')}"
+    print(f"{played_cells} x seeds {names} = {counted(runs, 'run')} at {scale}")
     if played.differs:
         print(f"differs from the paper: {played.differs}")
     table = sizes(exhibit, claims, scale)

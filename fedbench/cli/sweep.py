@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,7 +106,10 @@ def sweep(
     plan = Plan.read(file)
     with status() as say:
         say("reading data and models")
-        cells, skipped = plan.cells()
+        try:
+            cells, skipped = plan.cells()
+        except ConfigError as error:
+            raise ConfigError(f"{file}: {error}") from error
     everything = runs(cells, plan.seeds)
     console = Console(highlight=False)
     announce(console, plan, cells, skipped, folder)
@@ -136,14 +140,23 @@ def announce(
     console: Console, plan: Plan, cells: list[Cell], skipped: list[Skipped], store: Path
 ) -> None:
     """Print what is swept over, and what is left out with the reason."""
-    seeds = ",".join(map(str, plan.seeds))
-    runs = len(cells) * len(plan.seeds)
     console.print(plan.title, style="bold", markup=False)
-    print(f"{len(cells)} cells x seeds {seeds} = {runs} runs, store {store}")
+    print(f"{plan_size(len(cells), plan.seeds)}, store {store}")
     if cells[0].varied:
         console.print(f"axes beside the plug-ins: {', '.join(cells[0].varied)}")
     for line in skipped_lines(skipped):
         console.print(f"skipped: {line}", markup=False)
+
+
+def plan_size(cells: int, seeds: Sequence[int]) -> str:
+    """Say how many cells, seeds and runs there are.
+
+    >>> plan_size(1, [0]), plan_size(2, [0, 1])
+    ('1 cell x seed 0 = 1 run', '2 cells x seeds 0,1 = 4 runs')
+    """
+    numbers = ",".join(map(str, seeds))
+    runs = counted(cells * len(seeds), "run")
+    return f"{counted(cells, 'cell')} x seed{'s' * (len(seeds) > 1)} {numbers} = {runs}"
 
 
 def foresee(
@@ -158,8 +171,8 @@ def foresee(
     store = Store(folder)
     missing = [run for run in runs if not store.has(run)]
     failed = sum(store.failure(run) is not None for run in missing)
-    counts = f"{len(runs) - len(missing)} runs have a record, {len(missing)} are missing"
-    counts += f", {failed} of which failed before" if failed else ""
+    counts = f"{len(runs) - len(missing)} of {counted(len(runs), 'run')} have a record"
+    counts += f", {failed} failed before" if failed else ""
     console.print(counts)
     if not missing:
         return

@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 SHOWN = 5  # clients that an error names before it counts the others
 LONGEST = 300  # characters of a line
@@ -71,6 +72,28 @@ def require(subject: str, value: object, holds: bool, rule: str) -> None:
     """
     if not holds:
         raise ConfigError(f"{subject} must be {rule}, got {value!r}")
+
+
+def refusal(subject: str, error: Any) -> str:
+    """Return the line about a value that pydantic refuses with this `ValidationError`.
+
+    >>> import pydantic
+    >>> try:
+    ...     pydantic.TypeAdapter(int).validate_python("ten")
+    ... except pydantic.ValidationError as error:
+    ...     refusal("--clients", error)
+    "--clients must be a whole number, got 'ten'"
+    """
+    first = error.errors()[0]
+    message = re.sub(r", (unable to|got a) .*", "", first["msg"])
+    message = (
+        message.replace("a valid integer", "a whole number")
+        .replace("a valid boolean", "true or false")
+        .replace("a valid ", "a ")
+    )
+    rule = message.removeprefix("Input should be ")
+    words = f": {message.lower()}" if rule == message else f" must be {rule}"
+    return f"{subject}{words}, got {first['input']!r}"
 
 
 def few(names: Iterable[object], most: int = 8) -> str:

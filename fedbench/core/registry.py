@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from fedbench.core.blame import Hook, error_line
-from fedbench.core.errors import ConfigError, UnknownPluginError, few, nearest, require
+from fedbench.core.errors import ConfigError, UnknownPluginError, few, nearest, refusal, require
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -85,13 +86,21 @@ def names(kind: str) -> list[str]:
 def plugins(kind: str) -> dict[str, type[Any]]:
     """Return the classes of all plug-ins of a kind by name, importing each.
 
+    One that cannot be imported is left out, with a warning.
+
     >>> "trimmed-mean" in plugins("defense")
     True
 
     Raises:
-        UnknownPluginError: there is no such kind, or one of them cannot be imported.
+        UnknownPluginError: there is no such kind.
     """
-    return {name: plugin(kind, name) for name in names(kind)}
+    classes = {}
+    for name in names(kind):
+        try:
+            classes[name] = plugin(kind, name)
+        except UnknownPluginError as error:
+            warnings.warn(str(error), stacklevel=2)
+    return classes
 
 
 def is_plugin(kind: str, cls: Any) -> bool:
@@ -208,8 +217,27 @@ def plugin(kind: str, name: str) -> type[Any]:
             f"--{kind} {name!r} cannot be imported from {point.value} ({error_line(error)}); "
             "repair or uninstall that package"
         ) from error
-    require_plugin(kind, loaded, f"--{kind} {name!r}", f"{point.value}; repair that package")
+    require_plugin(kind, loaded, f"--{kind} {name!r}", f"{point.value}; {_remedy(kind, loaded)}")
     return loaded
+
+
+def _remedy(kind: str, loaded: Any) -> str:
+    """Return what to do about something installed that is no plug-in of this kind."""
+    if isinstance(loaded, type) and issubclass(loaded, resolve_name(CONTRACTS[kind])):
+        return "write @dataclass(frozen=True)"
+    if kind in ("dataset", "model"):
+        return f"repair that package, or give it to fedbench.Scenario({kind}=...) in Python"
+    return "repair that package"
+
+
+def without_default(cls: type[Any]) -> list[str]:
+    """Return the names of the fields of a dataclass that must be given to make an object."""
+    missing = dataclasses.MISSING
+    return [
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.init and field.default is missing and field.default_factory is missing
+    ]
 
 
 def _is_frozen(cls: type[Any]) -> bool:
@@ -266,8 +294,10 @@ def links(text: str) -> list[str]:
     return _LINK.split(text)
 
 
-def split(text: str) -> tuple[str, dict[str, str]]:
+def split(text: str, subject: str = "") -> tuple[str, dict[str, str]]:
     """Split ``name:param=value,param=value``; the parameters of a chain's prefilters carry names.
+
+    Errors begin with the ``subject``, such as ``--attack``.
 
     >>> split("nnm:f=1+multi-krum:f=2")
     ('nnm+multi-krum', {'nnm.f': '1', 'f': '2'})
@@ -284,15 +314,16 @@ def split(text: str) -> tuple[str, dict[str, str]]:
         earlier = {f"{link}.{key}": value for link, own in parts for key, value in own.items()}
         return "+".join([*(link for link, _ in parts), name]), earlier | params
     name, colon, rest = text.partition(":")
+    named = f"{subject} {text!r}".strip()
     params = {}
     for place, part in enumerate(rest.split(",") if colon else ()):
         if not place and _CLASS.fullmatch(part.strip()):
             part = f"name={part}"
         param, equals, value = (word.strip() for word in part.partition("="))
         if not (param and equals):
-            raise ConfigError(f"{text!r} must read name:param=value,param=value, got {part!r}")
+            raise ConfigError(f"{named} must read name:param=value,param=value, got {part!r}")
         if param in params:
-            raise ConfigError(f"{text!r} must give every parameter once, got {param!r} twice")
+            raise ConfigError(f"{named} must give every parameter once, got {param!r} twice")
         params[param] = value
     return name.strip(), params
 
@@ -355,7 +386,7 @@ def load(kind: str, text: str) -> Any:
         return rule
     if not text.isprintable():
         raise ConfigError(f"--{kind} must be one printable line, got {text!r}")
-    name, params = split(text)
+    name, params = split(text, f"--{kind}")
     cls = plugin(kind, name)
     held = _HERE.get((kind, name), cls)
     if not isinstance(held, type):
@@ -375,6 +406,12 @@ def made(kind: str, name: str, cls: type[Any], params: Mapping[str, str]) -> Any
     with making:
         hints = get_type_hints(cls)
         fields = {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
+    for param in without_default(cls):
+        if param not in params:
+            raise UnknownPluginError(
+                f"--{kind} {name} must have a default for every field, got none for {param!r}; "
+                f"write {param} = ..., so that the command line can make it"
+            )
     values = {}
     for param, value in params.items():
         if param not in fields:
@@ -387,8 +424,7 @@ def made(kind: str, name: str, cls: type[Any], params: Mapping[str, str]) -> Any
                 adapter = TypeAdapter(fields[param])
             values[param] = adapter.validate_python(given)
         except ValidationError as error:
-            what = error.errors()[0]["msg"].lower()
-            raise ConfigError(f"--{kind} {name}:{param}={value}: {what}, got {value!r}") from error
+            raise ConfigError(refusal(f"--{kind} {name}:{param}", error)) from error
         if "_" in value and isinstance(values[param], int | float):  # 1_000 is Python, not a number
             raise ConfigError(f"--{kind} {name}:{param} must be a number, got {value!r}")
         made = values[param]

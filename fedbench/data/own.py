@@ -293,7 +293,11 @@ def _labels(y: Any, count: int) -> Tensor:
     whole = array.dtype.kind in "biu" or bool((array == np.round(array)).all())
     require("y", str(array.dtype), whole, "whole numbers: only classification is possible")
     low = array.min(initial=0)
-    require("y", f"{low:g}", low >= 0, "whole numbers from 0; np.unique(y, return_inverse=True)[1]")
+    if low < 0:
+        raise ConfigError(
+            f"y must be whole numbers from 0, got {low:g}; "
+            "write np.unique(y, return_inverse=True)[1]"
+        )
     return torch.from_numpy(array.astype(np.int64))
 
 

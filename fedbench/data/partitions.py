@@ -390,7 +390,7 @@ class Natural(Partition):
         if owner is None:
             raise ConfigError(
                 "natural needs a data set whose samples have users, got one without; "
-                "use --dataset femnist, Data of your own with owners, or another --partition"
+                "use --dataset femnist, from_arrays(x, y, clients=...), or another --partition"
             )
         _, user, samples = torch.unique(owner.cpu(), return_inverse=True, return_counts=True)
         users = (samples >= 3).nonzero()[:, 0]

@@ -72,7 +72,7 @@ class Plugins:
         self._check_alphabets(scenario)
         self._check_links(scenario)
         self._check_knowledge(scenario)
-        self._check_rows(scenario.per_round)
+        self._check_rows(scenario)
         self._check_privacy(scenario)
         self._check_sum(scenario)
         self._check_validation(scenario)
@@ -166,16 +166,22 @@ class Plugins:
                 "all the same; use --sees messages"
             )
 
-    def _check_rows(self, per_round: int) -> None:
-        """Raise unless the defense can aggregate so many rows."""
+    def _check_rows(self, scenario: Scenario) -> None:
+        """Raise unless the defense can aggregate as many rows as a round has."""
         name = self.defense_name
+        per_round = scenario.per_round
         least = ask(self.defense, "rows_needed", int)
         if least > per_round:
             f = getattr(self.defense, "f", None)
             prepared = "" if f is None else f" with f = {f}"
+            lower = "lower f"
+            if self.declares:
+                typed = "malicious" if scenario.declared is None else "declared"
+                prepared += f", from --{typed} {getattr(scenario, typed):g},"
+                lower = "lower --declared"
             raise ConfigError(
                 f"--defense {name}{prepared} needs at least {least} clients a round, got "
-                f"--per-round {per_round}; lower f or sample more clients"
+                f"--per-round {per_round}; {lower} or sample more clients"
             )
         most = ask(self.defense, "most_rows", (int, type(None)))
         if most is not None and per_round > most:

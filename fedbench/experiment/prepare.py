@@ -31,6 +31,8 @@ from fedbench.models import adapters
 from fedbench.models.lora import adapted
 from fedbench.models.network import Network, require_init, require_network
 
+NORMS = "use group or layer norm in a network of your own, else lenet5 or conv4"
+
 
 def prepare(
     scenario: Scenario,
@@ -72,7 +74,7 @@ def prepare(
     if scenario.sees in SUMS and shared.statistics.d:
         raise Incompatible(
             f"--sees {scenario.sees} must have a model without batch norm, whose statistics travel "
-            f"as floats, got --model {scenario.model}; use lenet5 or conv4"
+            f"as floats, got --model {scenario.model}; {NORMS}"
         )
     coins = plugins.mechanism.batches == "poisson"
     schedule = Schedule(scenario.epochs, scenario.batch_size, coins)
@@ -124,7 +126,7 @@ def require_kind(resolution: Resolution, data: Data) -> None:
         name = registry.split(scenario.attack)[0]
         kinds = " or ".join(attack.works_on)
         raise Incompatible(
-            f"attack {name} must have samples that are {kinds}, {got}; use label-flip or alie"
+            f"attack {name} must have samples of kind {kinds}, {got}; use label-flip or alie"
         )
     if scenario.augment != "none" and data.kind != "image":
         raise Incompatible(f"--augment {scenario.augment} must have images, {got}; use none")
@@ -147,7 +149,7 @@ def build_network(resolution: Resolution, data: Data) -> Network:
         raise Incompatible(
             f"--protocol {scenario.protocol.partition(':')[0]} must have a model without batch "
             f"norm, whose statistics its messages cannot carry, got --model {scenario.model}; "
-            "use lenet5 or conv4"
+            f"{NORMS}"
         )
     return network
 

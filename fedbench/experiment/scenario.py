@@ -32,7 +32,7 @@ from fedbench.core.choices import (
     Sees,
     Split,
 )
-from fedbench.core.errors import ConfigError, require
+from fedbench.core.errors import ConfigError, refusal, require
 from fedbench.core.files import parsed_toml
 from fedbench.core.sources import SourceFile, each_once
 
@@ -74,8 +74,7 @@ else:
                     close = get_close_matches(str(first["loc"][-1]), cls.model_fields, 1)
                     hint = f"did you mean {close[0]}?" if close else f"known: {names}"
                     raise ConfigError(f"{name} is no field; {hint}") from error
-                what = first["msg"].lower()
-                raise ConfigError(f"{name}: {what}, got {first['input']!r}") from error
+                raise ConfigError(refusal(name, error)) from error
 
 
 class Scenario(BaseModel, metaclass=_Spoken):
@@ -217,8 +216,11 @@ class Scenario(BaseModel, metaclass=_Spoken):
         must("malicious", 0 <= self.malicious < 1, "in [0, 1)")
         must("malicious", self.owned < self.clients, "a share that leaves a benign client")
         must("declared", self.declared is None or 0 <= self.declared < 1, "in [0, 1)")
-        fits = self.per_round <= self.clients
-        must("per_round", fits, f"<= {called('clients')} = {self.clients}")
+        if self.per_round > self.clients:  # often nobody typed it
+            raise ConfigError(
+                f"{called('per_round')} must be <= {called('clients')} = {self.clients}, got "
+                f"{self.per_round}; give a smaller {called('per_round')}"
+            )
         must("attack_from", self.attack_from >= 0, ">= 0")
         for name in ("attack_from", "attack_until"):
             must(name, (getattr(self, name) or 0) <= MOST, "< 2**31")
@@ -268,7 +270,7 @@ class Scenario(BaseModel, metaclass=_Spoken):
         except ValidationError as error:
             first = error.errors()[0]
             name = "--" + ".".join(str(part) for part in first["loc"]).replace("_", "-")
-            raise ConfigError(f"{name}: {first['msg'].lower()}, got {first['input']!r}") from error
+            raise ConfigError(refusal(name, error)) from error
 
     @classmethod
     def from_toml(cls, text: str) -> Self:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fedbench.adversary import threat_model
 from fedbench.api import Defense, ServerView, hooks
-from fedbench.core.blame import ask
 from fedbench.core.choices import SUMS
 from fedbench.core.tiling import finite_rows
 from fedbench.executors.training import Client, Made, Trained
@@ -201,4 +200,4 @@ def step_server(
     )
     given = (aggregate, setup.announced(received), setup.secret.key("server", step))
     protocol = setup.plugins.protocol
-    state.server = ask(protocol, "server_step", object, setup.shared, state.server, *given)
+    state.server = hooks.server_step(protocol, setup.shared, state.server, *given)

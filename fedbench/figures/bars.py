@@ -230,5 +230,6 @@ def uplink_bars(axes: Axes, tops: Sequence[float], sent: Sequence[float | None])
 def _spread(rows: Sequence[Row]) -> str:
     seeds = max(len(row.records) for row in rows)
     spread = f"mean and sample standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    marked = columns.unfinished(rows) or f"{columns.WORST}: the lowest accuracy."
-    return f"Benign clients' test data, last round; {spread}. {marked}"
+    marked = columns.unfinished(rows) or f"{columns.WORST}: {columns.LOWEST}."
+    pooled = f" Bits: {columns.POOLED}." if any(row.worst for row in rows) else ""
+    return f"Benign clients' test data, last round; {spread}. {marked}{pooled}"

@@ -96,7 +96,8 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     best = front([point.spot for point in shown])
     caption = (
         f"{tested(rows).capitalize()}, last round. Bits as they were sent: of a benign message up"
-        f"{', and of what one client gets in a round' * (view.bits == 'total')}. "
+        f"{', and of what one client gets in a round' * (view.bits == 'total')}"
+        f"{f'; {columns.POOLED}' * any(row.worst for row in rows)}. "
         f"{sureness(rows, 'Vertical bar')}"
     )
     words = Words(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedbench.figures.layout import MARGIN, PLAIN, View, Words, page, wrap
 from fedbench.figures.style import FAINT, WORST, Mark, styled
 from fedbench.figures.systems import attacks, cautions, setting, systems, tested, undefended
+from fedbench.tables.columns import LOWEST
 from fedbench.tables.numbers import NONE, percent
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     words = Words("Accuracy of defenses under attacks", setting(rows), caption + cautions(rows))
     keys = [Mark(f"{share} %", face(share / 100), "s") for share in (0, 25, 50, 75, 100)]
     if any(row.worst for row in rows):
-        keys.append(Mark("the worst of its row", WORST, "s", hollow=True))
+        keys.append(Mark(LOWEST, WORST, "s", hollow=True))
     across = max(map(len, heads))
     width = view.width or max(NARROWEST, COLUMN * across + NAMES + 1.0)
     heights = [LANE * len(each.defenses) for each in drawn]

@@ -196,7 +196,7 @@ def _heatmap(rows: Sequence[Row], options: ConsoleOptions, view: View) -> Iterat
         for first in range(0, len(heads), abreast):
             yield _map(each, heads[first : first + abreast], names, column, options)
             yield ""
-    yield Text(legible(f"{ARROW}: the worst of its row, in percent", options))
+    yield Text(legible(f"{ARROW}: {columns.LOWEST}; in percent", options))
 
 
 def _map(
@@ -240,7 +240,9 @@ _SHARE = (share.shows, share.compose, _shares)
 _COHORT = (cohort.shows, cohort.compose, _cohorts)
 _EPSILON = (epsilon.shows, epsilon.compose, _epsilon)
 KINDS = {
-    "rounds": Kind("Accuracy over the rounds", "two looks at the test data", *_ROUNDS),
+    "rounds": Kind(
+        "Accuracy over the rounds", "looks at the test data in two rounds (--eval-every)", *_ROUNDS
+    ),
     "bits": Kind("Accuracy against bits", "rows, all of whose bits are counted", *_BITS),
     "heatmap": Kind("Accuracy of defenses under attacks", "an attack", *_HEATMAP),
     "impact": Kind("Attack impact", "a seed with and without attack", *_IMPACT),

@@ -21,6 +21,7 @@ from fedbench.figures.systems import (
     tested,
 )
 from fedbench.results.aggregate import Interval
+from fedbench.tables import columns
 from fedbench.tables.numbers import percent
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     played = {row.cell.attack for row in rows}
     legend = [key for attack, key in keys.items() if attack in played]
     if any(row.worst for row in rows):
-        legend.append(Mark("thick: the worst of its panel", FAINT, line="-", thick=STRONG))
+        legend.append(Mark(f"thick: {columns.LOWEST}", FAINT, line="-", thick=STRONG))
     words = Words("Accuracy over the rounds", setting(rows), caption)
     sheet = multiples(
         words, legend, [(each.name, _note(each)) for each in shown], "round", view.inches

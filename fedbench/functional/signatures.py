@@ -17,7 +17,7 @@ from inspect import Parameter, Signature
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from fedbench.core.errors import ConfigError, nearest
+from fedbench.core.errors import ConfigError, nearest, refusal
 
 _ENTRY = re.compile(r"^    (\w+): ", re.MULTILINE)
 _SECTION = re.compile(r"^(Args|Returns|Raises|References):$", re.MULTILINE)
@@ -93,10 +93,9 @@ def checked_fields(label: str, cls: type[Any], given: Mapping[str, Any]) -> dict
         try:
             made = TypeAdapter(hint).validate_python(plain)
         except ValidationError as error:
-            what = error.errors()[0]["msg"].lower()
-            raise ConfigError(f"{label}({name}=): {what}, got {value!r}") from error
+            raise ConfigError(refusal(f"{label}({name}=)", error)) from error
         if isinstance(plain, bool) and not isinstance(made, bool):
-            raise ConfigError(f"{label}({name}=): input should be a number, got {value!r}")
+            raise ConfigError(f"{label}({name}=) must be a number, got {value!r}")
         checked[name] = made
     return checked
 

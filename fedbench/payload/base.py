@@ -87,6 +87,17 @@ class Payload(ABC):
     def check(self) -> None:
         """Raise `IllegalPayloadError` unless every row is legal: shape, dtype, alphabet."""
 
+    def check_form(self) -> None:
+        """Raise `IllegalPayloadError` unless types and shapes are legal, whatever the symbols are.
+
+        Messages of nobody are checked, on the CPU: nothing waits for another device.
+        """
+        forms = {name: (x.shape[1:], x.dtype) for name, x in self._tensors().items()}
+        nobody = {
+            name: torch.empty(0, *shape, dtype=dtype) for name, (shape, dtype) in forms.items()
+        }
+        dataclasses.replace(self, **nobody).check()
+
     @abstractmethod
     def values(self) -> Tensor:
         """Return real rows ``(n, k)``: float32, or exact int32 for rankings."""

@@ -14,7 +14,7 @@ from fedbench import run
 from fedbench.analysis.results import Results
 from fedbench.core import registry
 from fedbench.core.blame import shown
-from fedbench.core.errors import ConfigError
+from fedbench.core.errors import ConfigError, require
 from fedbench.data.datasets import Data
 from fedbench.experiment.callbacks import Follower
 from fedbench.experiment.cells import Cell, Run
@@ -180,6 +180,8 @@ def sweep(
     with in_python():
         for scenario in given:
             require_scenario("sweep", scenario)
+        listed = isinstance(seeds, Iterable) and not isinstance(seeds, str)
+        require("seeds", seeds, seeds is None or listed, "a list of seeds like [0, 1, 2]")
         options = Options(
             device=device,
             executor=executor,

@@ -116,7 +116,7 @@ def _cap(fields: Mapping[str, Any]) -> str | None:
 
 
 def _is_several(attack: str) -> bool:
-    name, params = registry.split(attack)
+    name, params = registry.split(attack, "--attack")
     if name in (ALL, INSTALLED) and params:
         raise ConfigError(f"--attack {name} must stand alone, got {attack!r}; leave the rest out")
     return name in (ALL, INSTALLED, STRONGEST)

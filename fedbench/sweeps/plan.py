@@ -50,21 +50,27 @@ class Plan:
     def of(cls, table: Mapping[str, Any], name: str, overrides: Mapping[str, Any] = {}) -> Plan:
         """Make the sweep that parsed TOML describes; a `ConfigError` about it names ``name``."""
         _only(table, TABLES, name, "is no part of a sweep")
-        shared = table.get("scenario", {})
+        scenario = table.get("scenario", {})
         grids = table.get("grid", [{}])
-        tables = [shared, *grids] if isinstance(grids, list) else []
-        if len(tables) < 2 or not all(isinstance(entry, dict) for entry in tables):
-            raise ConfigError(f"{name}: must have one [scenario] and [[grid]] tables")
+        rule = f"{name}: must have one [scenario] and [[grid]] tables"
+        if not isinstance(scenario, dict):
+            raise ConfigError(f"{rule}, got scenario = {scenario!r}")
+        if not grids or not isinstance(grids, list) or not all(isinstance(x, dict) for x in grids):
+            got = "a table [grid]" if isinstance(grids, dict) else f"grid = {grids!r}"
+            raise ConfigError(f"{rule}, got {got}")
+        if not table:
+            raise ConfigError(
+                f"{name}: must have a table [scenario] or [[grid]], got an empty file"
+            )
         title = table.get("title", name)
         if not isinstance(title, str) or not title.isprintable():
             raise ConfigError(f"{name}: title must be one printable line, got {title!r}")
+        shared = _axes(scenario, f"{name}: [scenario]")
+        axes = [_axes(grid | overrides, f"{name}: grid {i + 1}") for i, grid in enumerate(grids)]
         return cls(
             title=title,
             seeds=_seeds(table.get("seeds", [0, 1, 2]), name),
-            grids=tuple(
-                Grid(_axes(shared | grid | overrides, f"{name}: grid {i + 1}"))
-                for i, grid in enumerate(grids)
-            ),
+            grids=tuple(Grid(_plugins_last(shared | own)) for own in axes),
         )
 
     def cells(self) -> tuple[list[Cell], list[Skipped]]:
@@ -93,13 +99,20 @@ def preset_names() -> list[str]:
 
 
 def _axes(table: Mapping[str, Any], where: str) -> dict[str, tuple[Any, ...]]:
-    """Values of every field; plug-ins come last, so they vary fastest."""
-    if "seed" in table:
-        raise ConfigError(f"{where}: seed is no axis; write seeds = [0, 1, 2] above the tables")
+    """Return the values of every field of a table."""
+    for name in ("seed", "seeds"):
+        if name in table:
+            raise ConfigError(
+                f"{where}: {name} is no axis; write seeds = [0, 1, 2] above [scenario]"
+            )
     _only(table, FIELDS, where, "is no axis")
-    axes = {name: _values(name, value, where) for name, value in table.items()}
-    last = {name: axes.pop(name) for name in AXES if name in axes}
-    return axes | last
+    return {name: _values(name, value, where) for name, value in table.items()}
+
+
+def _plugins_last(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    """Return the axes in the order in which they vary: plug-ins come last, so they vary fastest."""
+    others = {name: values for name, values in axes.items() if name not in AXES}
+    return others | {name: axes[name] for name in AXES if name in axes}
 
 
 def _values(name: str, value: Any, where: str) -> tuple[Any, ...]:
@@ -137,7 +150,10 @@ def _texts(kind: str, table: Mapping[str, Any], where: str) -> list[str]:
     for values in product(*params.values()):
         plain = (str(x).lower() if isinstance(x, bool) else str(x) for x in values)
         texts.append(registry.joined(table["name"], dict(zip(params, plain, strict=True))))
-        registry.load(kind, texts[-1])
+        try:
+            registry.load(kind, texts[-1])
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
     return texts
 
 

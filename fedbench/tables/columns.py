@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from fedbench.results.summary import Row
 
 WORST = "◀ worst"
+LOWEST = "the lowest accuracy of an attack"  # what the mark means: clean runs do not count
 SO_FAR = "◀ lowest so far"  # mark in a system whose attacks have not all finished
 BY_SEED = (
     "mean over seeds of the lowest accuracy of each seed: what an adversary leaves that chooses "
     "its attack for every run"
 )
+POOLED = "of a whole system the mean over its runs, clean and attacked"
 SAME = "sent the messages of that attack: the server measured the same numbers in every round"
 MASKED = "of a secure sum of n, masked residues: log2(n + 1) for each bit of a mask or sign"
 SEEN = {
@@ -240,7 +242,7 @@ def captions(rows: Sequence[Row], shown: Collection[ReportColumn] | None = None)
         if column is ACCURACY[0]:
             spread = f"sample standard deviation over {seeds} seeds"
             explained["±"] = spread if seeds > 1 else "n/a: one seed"
-            lowest = f"{WORST}: the lowest accuracy of the attacks that stand here"
+            lowest = f"{WORST}: {LOWEST}"
             if any(row.missing for row in rows):
                 lowest = (
                     f"{SO_FAR}: the lowest accuracy, of a system whose attacks are not all played"
@@ -250,6 +252,8 @@ def captions(rows: Sequence[Row], shown: Collection[ReportColumn] | None = None)
                 explained["by seed"] = BY_SEED
     if any(row.same for row in rows):
         explained["same as"] = SAME
+    if any(row.worst for row in rows):
+        explained["bits"] += f"; {POOLED}"
     if any(r.scenario.sees in SUMS for row in rows for r in row.records):
         explained["bits"] += f"; up, {MASKED}"
     if any(row.privacy for row in rows):

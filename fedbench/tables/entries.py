@@ -13,7 +13,7 @@ from fedbench.core import registry
 from fedbench.core.choices import SUMS
 from fedbench.experiment.measurements import BY_NAME
 from fedbench.results.fields import plugin_parts
-from fedbench.tables.columns import MASKED, WORST, heading, tested, text_of
+from fedbench.tables.columns import LOWEST, MASKED, WORST, heading, tested, text_of
 from fedbench.tables.export import bullets, escaped, markdown
 from fedbench.tables.numbers import NONE, percent
 from fedbench.tables.table import Column, Line, Table
@@ -36,6 +36,7 @@ USUAL = {
     ),
     "failure": ("seed", "kind", "tries", "error", "message"),
 }
+IMPACT = "impact\npoints"
 COUNTS = ("rejected_malicious", "skipped_rounds")  # a column of zeros says nothing
 PERCENT = ("accuracy_low", "accuracy_high", "accuracy_std")
 WRAPS = ("plug-in", "name", "texts")
@@ -91,13 +92,18 @@ class ResultsPage:
         if self.query.each == "failure" or self.flat:
             return
         splits = {entry["split"] for entry in self.entries}
+        shown = {column.heading for column in table.columns}
         yield f"accuracy: {BY_NAME['accuracy'].caption.format(tested=tested(splits))}"
-        yield "±: sample standard deviation over seeds"
-        yield f"impact: clean minus attacked, in percentage points; {WORST}: the lowest accuracy"
-        yield f"bits: {BY_NAME['uplink_bits'].caption}"
-        yield f"ε: {BY_NAME['epsilon'].caption}; natural logarithms"
+        if any("±" in text for line in table.lines for text in line.texts):
+            yield "±: sample standard deviation over seeds"
+        if IMPACT in shown:
+            yield f"impact: clean minus attacked, in percentage points; {WORST}: {LOWEST}"
+        if heading(BY_NAME["uplink_bits"]) in shown:
+            yield f"bits: {BY_NAME['uplink_bits'].caption}"
+        if heading(BY_NAME["epsilon"]) in shown:
+            yield f"ε: {BY_NAME['epsilon'].caption}; natural logarithms"
         skipped = BY_NAME["skipped_rounds"]
-        if any(column.heading == heading(skipped) for column in table.columns):
+        if heading(skipped) in shown:
             yield f"{skipped.term}: {skipped.caption}"
         if any(entry["sees"] in SUMS for entry in self.entries):
             yield f"bits up: {MASKED}"
@@ -145,7 +151,7 @@ def _head(name: str, kind: Kind) -> Column:
     """Make the column of a field: headed as in a report if it is usual, else as it is typed."""
     usual = any(name in names for names in USUAL.values())
     if name == "impact":
-        above = "impact\npoints"
+        above = IMPACT
     elif usual and name in BY_NAME:
         above = heading(BY_NAME[name])
     else:

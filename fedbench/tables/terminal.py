@@ -173,6 +173,6 @@ def _wrapped(text: str, width: int) -> list[str]:
     if len(text) <= width:
         return [text]
     hanging = " " * (len(text) - len(text.lstrip()) + 2)
-    spaced = text.replace(",", ", ")
+    spaced = re.sub(r",(?=[\w.]+=)", ", ", text)
     long = any(len(word) > width - len(hanging) for word in spaced.split())
     return textwrap.wrap(spaced, width, subsequent_indent=hanging, break_on_hyphens=long)

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedbench.api import Attack, Chain, Defense, Mechanism, Prefilter, Protocol
 from fedbench.core.blame import shown, title
+from fedbench.core.registry import without_default
 from fedbench.payload import Payload
 
 CONTRACTS: dict[str, type[Any]] = {
@@ -48,12 +49,10 @@ def must_be(kind: str, plugin: object, caller: str) -> None:
         f"{title(plugin)} must have its parameters as fields, got {min(undecorated)!r} outside of "
         f"the dataclass; {remedy}"
     )
-    missing = dataclasses.MISSING
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        default = field.default is not missing or field.default_factory is not missing
-        assert default or not field.init, (
-            f"{title(plugin)} must have a default for every field, got none for {field.name!r}; "
-            f"write {field.name} = ..., so that the command line can make it"
+    for name in without_default(cls):
+        raise AssertionError(
+            f"{title(plugin)} must have a default for every field, got none for {name!r}; "
+            f"write {name} = ..., so that the command line can make it"
         )
 
 

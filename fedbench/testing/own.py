@@ -1,5 +1,6 @@
 """Contract tests of models, data sets and partitions, with one line for each broken promise."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.api import Shared, hooks
+from fedbench.core import registry
 from fedbench.core.blame import ask
 from fedbench.core.rng import Key
 from fedbench.data.datasets import Data, Dataset
@@ -14,8 +16,8 @@ from fedbench.data.own import from_arrays
 from fedbench.data.partitions import Partition
 from fedbench.executors.training import Client, Loop, Schedule, cross_entropy
 from fedbench.executors.vmap import Stacked
+from fedbench.experiment.instances import text_of
 from fedbench.models.models import Model
-from fedbench.models.modules import ModuleModel
 from fedbench.models.network import Image, Network, Step, require_init, require_network
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.testing.contracts import doubled
@@ -24,16 +26,20 @@ BATCH = 5
 FAR = 1e-6  # relative difference of two ways of computing in float64
 
 
-def check_model(model: Model | nn.Module, image: Image = (1, 8, 8), classes: int = 3) -> None:
-    """Check a model, or a module, on samples of this shape.
+def check_model(
+    model: Model | nn.Module | Callable[[], nn.Module],
+    image: Image = (1, 8, 8),
+    classes: int = 3,
+) -> None:
+    """Check a model, a module, or a function that makes one, on samples of this shape.
 
     Its parameters are named and drawn as it says, under a key and with nothing else; it returns
     finite logits; in use a sample's logits do not depend on the samples beside it, and in training
     not on padding; every parameter has a gradient; in lock step clients learn what they learn one
     after the other. A module that cannot train in lock step passes: it trains in the loop.
     """
-    if isinstance(model, nn.Module):
-        model = ModuleModel(module=model)
+    if not isinstance(model, Model):
+        model = registry.load("model", text_of("model", model))
     network = ask(model, "build", Network, image, classes)
     require_network(network)
     require_init(network)
@@ -107,6 +113,8 @@ def check_dataset(dataset: Dataset | Data, folder: Path | None = None) -> None:
     if isinstance(dataset, Data):
         data = dataset
     else:
+        if not isinstance(dataset, Dataset):
+            text_of("dataset", dataset)  # says what to write
         data = ask(dataset, "load", Data, folder)
         again = ask(dataset, "load", Data, folder)
         assert again.identity == data.identity, "two loads must give the same pool"

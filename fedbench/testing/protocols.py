@@ -47,7 +47,7 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     for engine in (Loop, Padded):
         with hooks.Hook(protocol, "local_update"):
             rows, memory = engine(precise, shared, schedule).train(doubled(clients))
-        message, _ = hooks.message(protocol, shared, rows, keys, memory)
+        message, _ = hooks.Hook(protocol, "message").pair(shared, rows, keys, memory)
         ways.append((rows, memory, message.values().double()))
     assert_rounded_alike(ways[1], ways[0], "loop and stacked")
 

@@ -49,7 +49,8 @@ class DPSGD(Mechanism):
         """Accept models in which no parameter mixes samples, and one gradient a step."""
         if shared is not None and shared.statistics.d:
             why = "whose statistics mix the samples of a batch"
-            return f"needs a model without batch norm, {why}; use lenet5 or conv4"
+            remedy = "use group or layer norm in a network of your own, else lenet5 or conv4"
+            return f"needs a model without batch norm, {why}; {remedy}"
         if protocol.extra_gradients:
             return "needs a protocol that takes one gradient a step, such as fedavg"
         return None

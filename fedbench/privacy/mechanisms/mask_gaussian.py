@@ -51,7 +51,8 @@ class SampledMasks(Mechanism):
             return None
         if shared.statistics.d:
             why = "whose statistics travel beside the masks as they are"
-            return f"needs a model without batch norm, {why}; use lenet5 or conv4"
+            remedy = "use group or layer norm in a network of your own, else lenet5 or conv4"
+            return f"needs a model without batch norm, {why}; {remedy}"
         if self.clip is not None and protocol.memory(shared):
             return (
                 "has no theorem for an optimizer's state that is carried over rounds under L2 "

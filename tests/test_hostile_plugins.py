@@ -903,8 +903,12 @@ def test_what_exits_at_its_import_or_is_of_another_kind_is_no_plug_in() -> None:
 
 @pytest.mark.usefixtures("package")
 def test_all_plug_ins_of_a_kind_are_those_that_can_be_imported() -> None:
-    with pytest.warns(UserWarning, match=r"'leaver' cannot be imported .*\(SystemExit: 0\)"):
+    with pytest.warns(UserWarning, match="^--attack ") as warned:
         attacks = fedbench.plugins("attack")
+    lines = [str(warning.message) for warning in warned]
+    assert [line.split()[1] for line in lines] == ["'leaver'", "'loose'", "'made'", "'no-attack'"]
+    assert "cannot be imported" in lines[0]
+    assert "(SystemExit: 0)" in lines[0]
     assert "liar" in attacks
     assert not {"leaver", "loose"} & attacks.keys()
 

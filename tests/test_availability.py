@@ -157,7 +157,7 @@ def test_where_no_theorem_covers_lost_messages_they_are_refused(fields: dict[str
         ("sometimes", "one of none, dropout, trace"),
         ("dropout:p=0", r"dropout:p must be in \(0, 1\), got 0"),
         ("dropout:p=1", r"dropout:p must be in \(0, 1\), got 1"),
-        ("dropout:p=often", "p=often"),
+        ("dropout:p=often", "dropout:p must be a number, got 'often'"),
         ("dropout:q=0.5", "no parameter 'q'"),
         ("trace", "the path of a file"),
         ("trace:file=a.csv,sha256=12", "64 hex digits"),

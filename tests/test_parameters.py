@@ -132,8 +132,8 @@ def test_a_parameter_without_a_meaning_is_named_with_its_rule(
     ("kind", "text", "message"),
     [
         ("mechanism", "randomized-response:form=affine,p=0.1,c=0.2", "must be"),
-        ("protocol", "cast:form=fp8", "cast:form=fp8"),
-        ("protocol", "drive:scale=best", "drive:scale=best"),
+        ("protocol", "cast:form=fp8", "--protocol cast:form must be .*, got 'fp8'"),
+        ("protocol", "drive:scale=best", "must be 'unbiased' or 'min-mse', got 'best'"),
         ("protocol", "eden:bits=0.5,block=32", "EDEN.block must be >= 64 for a fraction of a bit"),
         ("protocol", "fedpm:lr=inf", "fedpm:lr must be a finite number"),
         ("protocol", "fedpm:reg=nan", "FedPM|finite number"),

@@ -267,6 +267,21 @@ def test_a_checkpoint_of_another_run_is_refused_in_one_line(checkpoint: Checkpoi
         play(FULL, device="cpu", executor="loop", checkpoint=checkpoint)
 
 
+@pytest.mark.parametrize("kept", [0, 4, 100, -5])
+def test_of_a_store_one_that_was_cut_is_not_used_and_elsewhere_it_is_refused(
+    kept: int, checkpoint: Checkpoint
+) -> None:
+    checkpoint.path.write_bytes(checkpoint.path.read_bytes()[:kept])
+    setup = prepare(FULL, "cpu", "loop")
+    fresh = begin(setup)
+    ours = dataclasses.replace(checkpoint, ours=True)
+    with pytest.warns(UserWarning, match="begins anew"):
+        assert Keeper(ours, setup, 0.0).resume(fresh, chooses=False)[1] is fresh
+    with pytest.raises(ConfigError, match=r"must be a file of safetensors.*; remove it"):
+        Keeper(checkpoint, setup, 0.0).resume(fresh, chooses=False)
+    assert Checkpoint.of("every=2", checkpoint.path) == dataclasses.replace(ours, rounds=2)
+
+
 @pytest.mark.slow
 def test_a_damaged_one_or_one_of_another_machine_is_not_used_and_a_warning_says_so(
     whole: Record, checkpoint: Checkpoint
@@ -388,10 +403,10 @@ def test_memories_that_lie_in_a_file_are_read_into_no_automatic_checkpoint(tmp_p
 
 def test_an_option_says_how_often() -> None:
     path = Path("x")
-    assert Checkpoint.of("every=5", path) == Checkpoint(path, rounds=5)
-    assert Checkpoint.of("every=2min", path) == Checkpoint(path, minutes=2.0)
+    assert Checkpoint.of("every=5", path) == Checkpoint(path, rounds=5, ours=True)
+    assert Checkpoint.of("every=2min", path) == Checkpoint(path, minutes=2.0, ours=True)
     assert Checkpoint.of("none", path) is None
-    assert Checkpoint.of(None, path) == Checkpoint(path, minutes=10.0, automatic=True)
+    assert Checkpoint.of(None, path) == Checkpoint(path, minutes=10.0, automatic=True, ours=True)
     for wrong in ("5", "every=0", "every=-1", "every=1.5", "every=5 min", "every=²", ""):
         with pytest.raises(ConfigError, match="--checkpoint must be every=N rounds, every=Nmin or"):
             Checkpoint.of(wrong, path)

@@ -42,7 +42,15 @@ from fedbench.leaderboard.check import check, claim
 from fedbench.leaderboard.entry import Entry
 from fedbench.leaderboard.entry_rules import errors
 from fedbench.leaderboard.rank import ranking
-from fedbench.leaderboard.replays import Comparison, Part, disagreements, keep, parts, required
+from fedbench.leaderboard.replays import (
+    Comparison,
+    Part,
+    disagreements,
+    keep,
+    parts,
+    require_name,
+    required,
+)
 from fedbench.leaderboard.rules import Rules
 from fedbench.leaderboard.seasons import draw, freeze, read, seasons
 from fedbench.leaderboard.site.page import render
@@ -354,6 +362,20 @@ def test_an_entry_that_was_changed_after_the_freeze_is_of_no_season(board: Path)
     new = edit(path, lambda content: put(content, {"name": "Tuned"}), reseal=True)
     shutil.move(boards.ranking(path), boards.ranking(new))
     assert found(board) == {"season"}
+
+
+def test_a_folder_that_is_no_board_has_no_seasons(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(ConfigError, match="must be a board with rules, got none"):
+            freeze(folder, "2026-12", "drand quicknet round 1", [])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("by", ["", "a" * 81, "two\nlines"])
+def test_who_plays_an_entry_again_has_a_name_before_anything_is_played(by: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--by"):
+        require_name(by)
+    require_name("Your lab")
 
 
 def test_a_replay_that_was_typed_is_refused(board: Path) -> None:

@@ -154,7 +154,15 @@ def reproduce(
         enter()
     from fedbench.cli.leaderboard_table import repetition
     from fedbench.leaderboard.check import claim
-    from fedbench.leaderboard.replays import again, cell, disagreements, keep, parts, required
+    from fedbench.leaderboard.replays import (
+        again,
+        cell,
+        disagreements,
+        keep,
+        parts,
+        require_name,
+        required,
+    )
     from fedbench.sweeps.local import Options
 
     options = Options(
@@ -165,6 +173,7 @@ def reproduce(
         run_timeout=run_timeout,
         canonical=canonical,
     )
+    require_name(by)
     claimed = claim(entry)
     chosen = parts(claimed.entry) if every else required(claimed.entry, claimed.season)
     console = Console()

@@ -11,6 +11,8 @@ from typing import Any
 
 from fedbench.core.errors import ConfigError
 
+_UMASK = os.umask(0)  # it can only be read by setting it
+os.umask(_UMASK)
 _LONG_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){32}""")
 
 
@@ -95,24 +97,29 @@ def write_atomically(path: Path, data: bytes) -> None:
 def replaced(path: Path) -> Iterator[Path]:
     """Yield a temporary file beside the target, which takes its place if the block succeeds.
 
-    Whoever reads the target finds the old file or the new one, whole. `ConfigError` if denied.
+    Whoever reads the target finds the old file or the new one, whole; of a link that is the file
+    that it leads to. `ConfigError` if denied, or if the target is a folder or a device.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_file():
+            kind = "a folder" if target.is_dir() else "a device or a pipe"
+            raise ConfigError(f"{path} must be a file, got {kind}; choose another place")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         os.close(handle)
         try:
             yield Path(name)
             with open(name, "rb+") as file:
                 os.fsync(file.fileno())  # a rename may reach the disk before what it names
-            os.chmod(name, 0o644)
-            os.replace(name, path)
+            os.chmod(name, 0o666 & ~_UMASK)
+            os.replace(name, target)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):  # interrupted after the rename
                 os.unlink(name)
             raise
         if hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
-            folder = os.open(path.parent, os.O_RDONLY)
+            folder = os.open(target.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)  # so that a finished rename survives a crash
             finally:

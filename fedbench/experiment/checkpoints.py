@@ -55,12 +55,16 @@ class Checkpoint:
         automatic: Whether nobody asked for it: a run whose state cannot be written, or whose disk
             is full, then goes on without, and one whose `Memories` lie in a file, since a
             checkpoint has all of them in memory while it is written and read.
+        ours: Whether the file lies in a store under the name of its run, where nobody has a file of
+            another kind: one that cannot be read is not used, and begun anew. Elsewhere it is
+            refused, as it may be somebody's.
     """
 
     path: Path
     rounds: int | None = None
     minutes: float = 10.0
     automatic: bool = False
+    ours: bool = False
 
     def __post_init__(self) -> None:
         require("Checkpoint.rounds", self.rounds, self.rounds is None or self.rounds >= 1, ">= 1")
@@ -68,20 +72,24 @@ class Checkpoint:
 
     @classmethod
     def of(cls, text: str | None, path: Path) -> Self | None:
-        """Return what an option says: None for ``none``, and for no text every ten minutes.
+        """Return what an option says for a file of a store; None for ``none``.
+
+        No text stands for every ten minutes.
 
         >>> Checkpoint.of("every=5", Path("x"))
-        Checkpoint(path=PosixPath('x'), rounds=5, minutes=10.0, automatic=False)
+        Checkpoint(path=PosixPath('x'), rounds=5, minutes=10.0, automatic=False, ours=True)
         """
         if text is None:
-            return cls(path, automatic=True)
+            return cls(path, automatic=True, ours=True)
         if text == "none":
             return None
         fits = INTERVAL.fullmatch(text)
         require("--checkpoint", text, fits is not None, "every=N rounds, every=Nmin or none")
         assert fits is not None
         number = int(fits[1])
-        return cls(path, minutes=float(number)) if fits[2] else cls(path, rounds=number)
+        if fits[2]:
+            return cls(path, minutes=float(number), ours=True)
+        return cls(path, rounds=number, ours=True)
 
     def remove(self) -> None:
         """Remove the file, and what a process left that was killed while it wrote one."""
@@ -139,7 +147,12 @@ class Keeper:
         path = self.checkpoint.path
         if not path.exists():
             return self.setup, state, []
-        head = read_head(path)
+        try:
+            head = read_head(path)
+        except ConfigError as error:
+            if self.checkpoint.ours:
+                return self._anew(state, str(error))
+            raise
         if head.id != self.setup.id:
             raise ConfigError(
                 f"--checkpoint must be of the run {self.setup.id}, got one of {head.id} "

@@ -133,7 +133,7 @@ def read_about(path: Path) -> dict[str, str]:
             return about
     except (SafetensorError, OSError) as error:
         raise ConfigError(
-            f"{path} must be a file of safetensors, got another one: {error}"
+            f"{path} must be a file of safetensors, got another one ({error}); remove it"
         ) from error
 
 

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pydantic import TypeAdapter, ValidationError
+
 from fedbench.core import registry
-from fedbench.core.errors import ConfigError
+from fedbench.core.errors import ConfigError, refusal
 from fedbench.core.files import write_atomically
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import final, is_clean
-from fedbench.leaderboard.entry import AttackedCell, Entry, Replay, Status
+from fedbench.leaderboard.entry import AttackedCell, Entry, Replay, Status, Title
 from fedbench.leaderboard.resampling import holm, student
 from fedbench.leaderboard.rules import Rules
 from fedbench.leaderboard.seasons import Season
@@ -248,6 +250,14 @@ def guarded(options: Options, scenarios: Sequence[Scenario]) -> Options:
     texts = [(kind, getattr(s, kind)) for s in scenarios for kind in ("attack", "defense")]
     foreign = any(registry.is_foreign(kind, text) for kind, text in texts if text != "own")
     return dataclasses.replace(options, isolate=options.isolate or foreign)
+
+
+def require_name(by: str) -> None:
+    """Raise `ConfigError` unless a replay may bear this name of whoever plays it."""
+    try:
+        TypeAdapter(Title).validate_python(by)
+    except ValidationError as error:
+        raise ConfigError(refusal("--by", error)) from error
 
 
 def keep(claim: Claim, comparisons: Sequence[Comparison], by: str) -> Entry:

@@ -17,7 +17,7 @@ from fedbench.core.errors import ConfigError
 from fedbench.core.files import read_toml, write_atomically
 from fedbench.experiment.scenario import LAST_SEED
 from fedbench.leaderboard import beacon
-from fedbench.leaderboard.rules import LARGEST, first_wrong
+from fedbench.leaderboard.rules import LARGEST, first_wrong, numbered
 
 FOLDER = "seasons"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
@@ -121,10 +121,11 @@ def of(entry: str, by_name: Mapping[str, Season]) -> Season | None:
 
 
 def freeze(board: Path, name: str, source: str, entries: Iterable[str]) -> Season:
-    """Write a season of the entries that are in none; `ConfigError` if there is one of that name.
+    """Write a season of the entries that are in none; it has no value yet.
 
-    The season has no value yet.
+    `ConfigError` if there is one of that name, or if the folder is no board.
     """
+    numbered(board)
     file = path(board, name)
     if file.exists():
         raise ConfigError(f"NAME must be that of a new season, got {name!r}")

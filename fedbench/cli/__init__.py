@@ -29,7 +29,14 @@ from fedbench.cli import (
     verify,
 )
 from fedbench.cli.terminal import abandon_stdout
-from fedbench.core.errors import LONGEST, FedbenchError, PluginError, one_line, refusal, show_warning
+from fedbench.core.errors import (
+    LONGEST,
+    FedbenchError,
+    PluginError,
+    one_line,
+    refusal,
+    show_warning,
+)
 
 # The disk of a redirected stdout is full, or over its quota or limit, or broken.
 UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -44,7 +51,7 @@ class Interruptible(TyperGroup):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        """Call the command."""
+        """Call the command whose arguments were read."""
         with aborting():
             return super().invoke(ctx)
 

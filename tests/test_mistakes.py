@@ -56,6 +56,10 @@ TYPED: list[tuple[str, str]] = [
         "--availability must be one printable line, got 'trace:file=odd\\nline.csv'",
     ),
     (
+        "attack --availability trace:file=a,b.csv",
+        "--availability 'trace:file=a,b.csv' must read name:param=value,param=value, got 'b.csv'",
+    ),
+    (
         "leaderboard rank {empty} --view equal-bits --bits inf",
         "--bits must be a finite number > 0, got inf",
     ),

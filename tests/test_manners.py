@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
-from conftest import Command
+from conftest import Command, Install
 
+from fedbench.cli import main
 from fedbench.core import registry
 from fedbench.sweeps.plan import preset_names
 from fedbench.tables.table import Column, Line, Table
@@ -94,3 +99,107 @@ def test_something_is_on_screen_before_torch_is_imported() -> None:
     os.close(ours)
     assert "reading plug-ins" in shown, shown
     assert done.stdout == "False\n"
+
+
+def typed(
+    *words: str,
+    encoding: str = "utf-8",
+    redirected: str = "",
+    env: Mapping[str, str] = os.environ,
+) -> subprocess.CompletedProcess[str]:
+    """Run the command in a shell, its stdout somewhere else if that is said."""
+    line = ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "-m", "fedbench", *words]
+    env = dict(env) | {"PYTHONIOENCODING": encoding}
+    return subprocess.run(line, capture_output=True, text=True, env=env)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_an_output_without_unicode_gets_a_help_with_other_letters(encoding: str) -> None:
+    done = typed("sweep", "--help", encoding=encoding)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "ray://?" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the device is Linux's")
+@pytest.mark.parametrize("words", [("list",), ("--version",), ("results", "{store}")])
+def test_a_full_or_closed_stdout_is_one_line(words: tuple[str, ...], tmp_path: Path) -> None:
+    words = tuple(word.format(store=tmp_path) for word in words)
+    full = typed(*words, redirected="> /dev/full")
+    assert full.returncode == 2
+    assert full.stderr == (
+        "fedbench: stdout must take what is printed, got No space left on device; free space or "
+        "redirect it\n"
+    )
+    closed = typed(*words, redirected=">&-")
+    assert closed.returncode == 2
+    assert closed.stderr == (
+        "fedbench: stdout must be open, got a closed one; use > /dev/null to see nothing\n"
+    )
+
+
+@pytest.mark.slow
+def test_nobody_who_reads_on_is_no_mistake() -> None:
+    done = typed("--version", redirected="| true")
+    assert done.stderr == ""
+
+
+class Interrupting(str):
+    """A word that says Ctrl-C as soon as it is looked at."""
+
+    def __getitem__(self, _: object) -> str:
+        signal.raise_signal(signal.SIGINT)
+        return ""
+
+
+def test_ctrl_c_while_arguments_are_read_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([Interrupting("--version")])
+    assert end.value.code == 130
+    assert capsys.readouterr() == ("", "fedbench: stopped\n")
+
+
+def test_ctrl_c_before_the_runs_is_one_line(install: Install, command: Command) -> None:
+    install("import signal\nsignal.raise_signal(signal.SIGINT)", {"slow": "Slow"})
+    assert command("show", "slow") == (130, "", "fedbench: stopped\n")
+
+
+WARNS = """
+import warnings
+from dataclasses import dataclass
+from fedbench.api import Attack
+
+warnings.warn("an old\\x1b package")
+
+@dataclass(frozen=True, kw_only=True)
+class Old(Attack):
+    \"\"\"Send the own rows.\"\"\"
+
+    def craft(self, view, memory):
+        warnings.warn("an old way")
+        return view.own, memory
+"""
+
+
+def test_a_warning_is_one_line_of_the_command_and_python_keeps_its_form(
+    install: Install, command: Command
+) -> None:
+    install(WARNS, {"old": "Old"})
+    before = warnings.showwarning
+    code, _, err = command("show", "old")
+    assert (code, err) == (0, "fedbench: an old\\x1b package\n")
+    assert warnings.showwarning is before
+
+
+@pytest.mark.slow
+def test_a_warning_in_a_worker_is_one_line(install: Install, tmp_path: Path) -> None:
+    words = ["attack", "-p", "fedavg", "-a", "old", "--seeds", "0", "--rounds", "1", "--workers",
+             "1", "--model", "micro", "--clients", "8", "--per-round", "4", "--epochs", "1",
+             "--malicious", "0.25", "--out", str(tmp_path / "out")]  # fmt: skip
+    done = typed(*words, env=install(WARNS, {"old": "Old"}))
+    assert done.returncode == 0, done.stdout
+    assert "fedbench: an old way" in done.stderr.splitlines()
+    assert {line[:16] for line in done.stderr.splitlines()} == {"fedbench: an old"}

@@ -70,6 +70,7 @@ def test_the_id_depends_on_what_is_run_and_not_on_how_it_is_written() -> None:
         return resolve(Scenario(**fields)).id()
 
     assert id() == id(protocol="fedavg:momentum=0.9", defense="mean")
+    assert id(malicious=0.0, declared=0.0) == id(malicious=-0.0, declared=-0.0)
     assert len({id(), id(protocol="fedavg:momentum=0.8"), id(seed=1), id(data_seed=1)}) == 4
     assert code_version().startswith("0.1.0+")
 

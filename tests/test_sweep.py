@@ -178,6 +178,9 @@ def test_a_store_that_cannot_be_written_is_an_error_and_an_unreadable_failure_is
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match="must be a folder that can be written"):
         Store(tmp_path / "file").__enter__()
+    (tmp_path / "store" / ".claims").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"\.claims must be a file that can be written, got Is a"):
+        Store(tmp_path / "store").__enter__()
 
 
 CLAIM = """

@@ -148,7 +148,7 @@ class FLDetector(Defense[History]):
         require("FLDetector.window", self.window, 1 <= self.window <= 1000, "in [1, 1000]")
 
     def traits(self) -> Traits:
-        return Traits(identities=True, history=True, detects=True, randomized=True)
+        return Traits(broadcast=True, identities=True, history=True, detects=True, randomized=True)
 
     def init(self, spec: Spec) -> History:
         return {

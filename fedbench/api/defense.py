@@ -104,6 +104,7 @@ class Traits:
         counts: Is its answer to rows of bits made of how many say 1 in each column?
         columns: Is every number of its answer that of the rule on this column of the rows alone?
         model: Must the server add the answer to the weights that it sent, see `Protocol.adds`?
+        broadcast: Must a broadcast begin with the model, in every coordinate that clients send?
         network: Must it compute what the network answers to images?
         root: Does it need a message of the server's own, from clean root data?
         history: Does it remember earlier rounds?
@@ -124,6 +125,7 @@ class Traits:
     counts: bool = False
     columns: bool = False
     model: bool = False
+    broadcast: bool = False
     network: bool = False
     root: bool = False
     history: bool = False

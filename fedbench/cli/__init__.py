@@ -1,10 +1,16 @@
 """The command line: one module per command, torch imported inside the command."""
 
+import errno
+import io
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import fedbench as package
 from fedbench.cli import (
@@ -22,10 +28,46 @@ from fedbench.cli import (
     sweep,
     verify,
 )
-from fedbench.core.errors import LONGEST, FedbenchError, PluginError, one_line, refusal
+from fedbench.cli.terminal import abandon_stdout
+from fedbench.core.errors import (
+    LONGEST,
+    FedbenchError,
+    PluginError,
+    one_line,
+    refusal,
+    show_warning,
+)
+
+# The disk of a redirected stdout is full, or over its quota or limit, or broken.
+UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+class Interruptible(TyperGroup):
+    """Group that raises `typer.Abort` after Ctrl-C, of which typer alone would say nothing."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Read the arguments, for which typer imports pydantic."""
+        with aborting():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Call the command whose arguments were read."""
+        with aborting():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def aborting() -> Iterator[None]:
+    """Make `typer.Abort` of a Ctrl-C inside the block."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise typer.Abort from error
+
 
 app = typer.Typer(
     name="fedbench",
+    cls=Interruptible,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -86,8 +128,14 @@ def main(arguments: list[str] | None = None) -> None:
             "the package fedbench of another project was installed over this one; "
             "pip uninstall fedbench, then install fedbench-toolkit again"
         )
+    if sys.stdout is None:
+        fail("stdout must be open, got a closed one; use > /dev/null to see nothing")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a help without Unicode is better than none
     try:
-        code = _command()(arguments, prog_name="fedbench", standalone_mode=False)
+        with warnings_in_one_line():
+            code = _command()(arguments, prog_name="fedbench", standalone_mode=False)
+            sys.stdout.flush()
     except FedbenchError as error:
         fail(str(error), most=2 * LONGEST if isinstance(error, PluginError) else LONGEST)
     except _UsageError as error:
@@ -98,9 +146,24 @@ def main(arguments: list[str] | None = None) -> None:
         if message:
             fail(message)
         sys.exit(2)  # no arguments: the help was printed
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         fail("stopped", 130)
+    except BrokenPipeError:  # by the last flush: nobody reads on, as with head
+        abandon_stdout()
+    except OSError as error:
+        if error.errno not in UNWRITTEN or error.filename is not None:
+            raise
+        abandon_stdout()
+        fail(f"stdout must take what is printed, got {error.strerror}; free space or redirect it")
     sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Print warnings inside the block in one line, without a place in the source."""
+    with warnings.catch_warnings():
+        warnings.showwarning = show_warning
+        yield
 
 
 def fail(message: str, code: int = 2, most: int = LONGEST) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -346,7 +347,7 @@ def rank(
     require("--division", division, division in (None, *DIVISIONS), "closed or open")
     chosen = opt.chosen("--view", view, VIEWS)
     opt.chosen("--format", format, ("table", "json", "csv", "md"))
-    require("--bits", bits, bits is None or bits > 0, "> 0")
+    require("--bits", bits, bits is None or 0 < bits < math.inf, "a finite number > 0")
     require("--bits", bits, bits is None or view == "equal-bits", "left out without equal-bits")
     rules = newest_rules(readable(board))
     places = [

@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 
 from fedbench.cli.docstrings import entries, sections
 from fedbench.core import registry
-from fedbench.core.errors import require
+from fedbench.core.errors import ConfigError, require
 
 TRIED = "What is tried"
 CLIENTS = "Clients and training"
@@ -73,6 +73,13 @@ def completion(words: Callable[[], list[str]]) -> Callable[[str], list[str]]:
     return complete
 
 
+def _out(text: str) -> Path:
+    """Read the value of --out; an empty text, of an unset variable, is not the current folder."""
+    if not text:
+        raise ConfigError("--out must be a path, got ''; use . for the current folder")
+    return Path(text)
+
+
 def spelled(name: str) -> list[str]:
     """Return what is typed for a parameter.
 
@@ -96,6 +103,9 @@ def explained(command: Command) -> Command:
                 shown = typer.Argument(help=text)
             words = COMPLETED.get(f"{command.__name__}.{name}")
             shown.autocompletion = words and completion(words)
+            if name == "out":
+                shown.parser = _out
+                shown.metavar = "<path>"  # what typer itself shows for a path
             hints[name] = Annotated[hints[name], shown]
     command.__annotations__ = hints
     # the terminal wraps each paragraph at its own width

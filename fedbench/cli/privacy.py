@@ -111,7 +111,10 @@ def privacy(
     opt.chosen("--format", format, ("table", "json"))
     mechanism, protocol, sees = (fields.pop(name) for name in ("mechanism", "protocol", "sees"))
     if mechanism is not None and protocol is not None:
-        raise ConfigError("--protocol is for protocols that add noise themselves; leave it out")
+        raise ConfigError(
+            f"--mechanism and --protocol must be one of the two, got {mechanism!r} and "
+            f"{protocol!r}; leave one out"
+        )
     kind, text = ("protocol", protocol) if mechanism is None else ("mechanism", mechanism)
     plugin = registry.load(kind, text)
     view: Sees = sees or ("model" if getattr(plugin, "central", False) else "messages")

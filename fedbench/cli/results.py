@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fedbench.cli.options import explained
-from fedbench.cli.terminal import warn
+from fedbench.cli.terminal import abandon_stdout, warn
 from fedbench.core.errors import require
 from fedbench.core.files import write_atomically
 from fedbench.tables.terminal import legible
@@ -59,6 +58,8 @@ def results(
     require("--each", each, each in ("cell", "run"), "cell or run")
     require("--format", format, format in FORMATS, f"one of {', '.join(FORMATS)}")
     require("--out", out, format != "parquet" or out is not None, "a file for --format parquet")
+    if out is not None:
+        require("--out", str(out), not out.is_dir(), "a file, not a folder")
     kind: Each = "failure" if failed else "run" if each == "run" else "cell"
     usual = USUAL[kind] if format in ("table", "md", "latex") else None
     named = usual if columns is None else [name.strip() for name in columns.split(",")]
@@ -111,4 +112,4 @@ def emit(data: bytes, out: Path | None) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        abandon_stdout()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -62,6 +63,11 @@ def status() -> Iterator[Callable[[str], None]]:
 def warn(text: str) -> None:
     """Print one line on stderr, safe on a terminal."""
     print(one_line(f"fedbench: {text}"), file=sys.stderr)
+
+
+def abandon_stdout() -> None:
+    """Drop what stdout could not take: Python would try again at its end, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def end(failed: str, stopped: str) -> None:

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -127,6 +128,11 @@ def one_line(text: str, most: int = LONGEST) -> str:
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
     shown = _LONG.sub(lambda word: _without_middle(word[0], 120), shown)
     return _without_middle(shown, most)
+
+
+def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a warning in one line on stderr, in the place of `warnings.showwarning`."""
+    print(one_line(f"fedbench: {message}"), file=sys.stderr)
 
 
 def _without_middle(text: str, most: int) -> str:

@@ -122,7 +122,8 @@ KINDS: dict[str, type[Availability]] = {NONE: Everyone, "dropout": Dropout, "tra
 
 def parse(text: str) -> Availability:
     """Return the availability that a text names, without reading a file; `ConfigError` if none."""
-    name, params = registry.split(text)
+    require("--availability", text, text.isprintable(), "one printable line")
+    name, params = registry.split(text, "--availability")
     if name not in KINDS:
         kinds = ", ".join(KINDS)
         raise ConfigError(f"--availability must be one of {kinds}, got {text!r}; use dropout:p=0.1")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.adversary.threat_model import needs
-from fedbench.api import Chain, Defense, DpEvent, Knowledge, Release, Traits
+from fedbench.api import Chain, Defense, DpEvent, Knowledge, Protocol, Release, Traits
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask, shown
 from fedbench.core.choices import SUMS
@@ -116,6 +116,11 @@ class Plugins:
             raise Incompatible(
                 f"defense {name} must know the weights, to which the server adds its answer, but "
                 f"{scenario.protocol} does not; use --protocol fedavg"
+            )
+        if traits.broadcast and type(self.protocol).heard is not Protocol.heard:
+            raise Incompatible(
+                f"defense {name} must know the model from the broadcast, but {scenario.protocol} "
+                "sends each client what it has missed; use --protocol fedkseed"
             )
         if traits.shrinks and self.protocol.votes:
             raise Incompatible(

@@ -194,6 +194,12 @@ class Scenario(BaseModel, metaclass=_Spoken):
         assert info.field_name is not None
         return text_of(info.field_name, value)
 
+    @field_validator("malicious", "declared")
+    @classmethod
+    def _without_sign(cls, value: float | None) -> float | None:
+        """Replace -0.0, which equals 0.0, so that equal scenarios have one id."""
+        return None if value is None else value + 0.0
+
     @model_validator(mode="after")
     def _sensible(self, info: ValidationInfo) -> Self:
         from fedbench.api import Knowledge

@@ -58,7 +58,14 @@ class Store:
     def __enter__(self) -> Self:
         writable(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._claims = open(self.folder / ".claims", "ab")
+        claims = self.folder / ".claims"
+        try:
+            self._claims = open(claims, "ab")
+        except OSError as error:
+            raise ConfigError(
+                f"{claims} must be a file that can be written, got {error.strerror}; use another "
+                "folder, or make it writable"
+            ) from error
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -8,6 +8,7 @@ import re
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Self
 
-from fedbench.core.errors import require
+from fedbench.core.errors import require, show_warning
 from fedbench.core.threads import available_cores
 from fedbench.executors.cluster import address_of, imported, require_reachable
 from fedbench.executors.factory import (
@@ -283,6 +284,7 @@ def _serve(
 ) -> None:
     """Play what comes through the pipe until it ends, as the main function of a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles it
+    warnings.showwarning = show_warning
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, stack.fileno())
     threading.Thread(target=_end_with_parent, daemon=True).start()

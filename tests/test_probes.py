@@ -446,7 +446,7 @@ def test_the_tables_fit_and_say_what_was_measured_and_numbers_and_a_picture_are_
         shown, results = probed("membership", *masks, width=width)
         said = " ".join(shown.split())
         for part in (
-            "1 victim, 20 candidates, heard in 1 of 1 rounds; 6 shadows: in and out 60 times",
+            "1 victim, 20 candidates, heard in 1 of 1 round; 6 shadows: in and out 60 times",
             "skipped: fedavg + mask-sampling: mechanism mask-sampling needs a protocol",
             "FPR 1 % and 0.1 % not resolved by 60 times out: 1000 are needed",
         ):

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -153,6 +153,15 @@ class Interrupting(str):
         return ""
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Let Ctrl-C be heard, also where tests run in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 def test_ctrl_c_while_arguments_are_read_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -162,6 +171,7 @@ def test_ctrl_c_while_arguments_are_read_is_one_line(
     assert capsys.readouterr() == ("", "fedbench: stopped\n")
 
 
+@pytest.mark.usefixtures("heard")
 def test_ctrl_c_before_the_runs_is_one_line(install: Install, command: Command) -> None:
     install("import signal\nsignal.raise_signal(signal.SIGINT)", {"slow": "Slow"})
     assert command("show", "slow") == (130, "", "fedbench: stopped\n")

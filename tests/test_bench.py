@@ -339,7 +339,7 @@ WRONG = {
     "-p fsl": "--protocol fsl must compress dense updates of the weights, but its updates",
     "-p topk:k=2": "TopK.k must be in (0, 1], got 2.0",
     "--seeds 2": "--seeds must be >= 3 to tell bias from noise, got 2",
-    "--seeds ten": "--seeds",
+    "--seeds ten": "--seeds must be a whole number, got 'ten'",
     "--draws 1": "--draws must be >= 2 to tell bias from noise, got 1",
     "--clients 0": "--clients must be >= 1, got 0",
     "--threads 0": "--threads must be >= 1, got 0",

@@ -1032,7 +1032,8 @@ def test_a_replay_of_more_cells_must_differ_more_surely() -> None:
         sides += [[played(attack, i, 0.8 - each) for i, each in enumerate(lost)]]
         return Comparison(Part("development", attack), *sides)
 
-    noisy, even = cell("none", 0.0, 0.02, 0.04, 0.06, 0.08), cell("sign-flip", 0, 0, 0, 0, 0)
+    noisy = cell("none", 0.0, 0.02, 0.04, 0.06, 0.08)
+    even = cell("sign-flip", 0, 0, 0, 0, 0)
     far = cell("ipm", *[0.5] * 5)
     assert disagreements([noisy, even], RULES_OF)[noisy.part] == ["accuracy"]  # 0.095
     others = [cell(attack, 0, 0, 0, 0, 0) for attack in ("alie", "mimic")]

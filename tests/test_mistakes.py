@@ -67,7 +67,7 @@ TYPED: list[tuple[str, str]] = [
     ("attack --lr many", "--lr must be a number, got 'many'"),
     ("attack -p fedavg:lr=big", "--protocol fedavg:lr must be a number, got 'big'"),
     ("attack -p qsgd:error_feedback=maybe", "must be true or false, got 'maybe'"),
-    (f"attack --rounds {ESCAPE}", "--rounds"),
+    (f"attack --rounds {ESCAPE}", "--rounds must be a whole number, got '\\x1b[31m'"),
     (f"{ESCAPE}", "\\x1b[31m"),
     (f"list {LONG}", "kind must be one of protocols"),
     ("list attacks --into /dev/zero", "must have at most 16 MiB"),

@@ -81,7 +81,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"malicious": float("nan")}, r"--malicious must be in \[0, 1\), got nan"),
     ({"malicious": 0.995}, "--malicious must be a share that leaves a benign client, got 0.995"),
     ({"batch_size": 10**20}, r"--batch-size must be <= 2\*\*30, got 1"),
-    ({"per_round": 51}, "<= --clients = 50, got 51; give a smaller --per-round"),
+    ({"per_round": 51}, "--per-round must be <= --clients = 50, got 51; give a smaller --per-"),
     ({"rounds": 0}, "--rounds must be >= 1, got 0"),
     ({"batch_size": 0}, "--batch-size must be >= 1, got 0"),
     ({"seed": -1}, r"--seed must be in 0 .. 2\*\*63 - 1, got -1"),

@@ -21,7 +21,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from fedbench.core.errors import one_line
+from fedbench.core.errors import show_warning
 from fedbench.sweeps.watch import Watcher
 from fedbench.tables.columns import ACCURACY
 from fedbench.tables.numbers import percent
@@ -62,7 +62,7 @@ def status() -> Iterator[Callable[[str], None]]:
 
 def warn(text: str) -> None:
     """Print one line on stderr, safe on a terminal."""
-    print(one_line(f"fedbench: {text}"), file=sys.stderr)
+    show_warning(text)
 
 
 def abandon_stdout() -> None:

@@ -29,9 +29,7 @@ from fedbench.experiment.setup import REHEARSING, Setup
 from fedbench.isolation.stand_ins import IsolatedAttack
 from fedbench.models import adapters
 from fedbench.models.lora import adapted
-from fedbench.models.network import Network, require_init, require_network
-
-NORMS = "use group or layer norm in a network of your own, else lenet5 or conv4"
+from fedbench.models.network import OTHER_NORMS, Network, require_init, require_network
 
 
 def prepare(
@@ -74,7 +72,7 @@ def prepare(
     if scenario.sees in SUMS and shared.statistics.d:
         raise Incompatible(
             f"--sees {scenario.sees} must have a model without batch norm, whose statistics travel "
-            f"as floats, got --model {scenario.model}; {NORMS}"
+            f"as floats, got --model {scenario.model}; {OTHER_NORMS}"
         )
     coins = plugins.mechanism.batches == "poisson"
     schedule = Schedule(scenario.epochs, scenario.batch_size, coins)
@@ -149,7 +147,7 @@ def build_network(resolution: Resolution, data: Data) -> Network:
         raise Incompatible(
             f"--protocol {scenario.protocol.partition(':')[0]} must have a model without batch "
             f"norm, whose statistics its messages cannot carry, got --model {scenario.model}; "
-            f"{NORMS}"
+            f"{OTHER_NORMS}"
         )
     return network
 

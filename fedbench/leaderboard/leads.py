@@ -42,5 +42,6 @@ def _mean(lost: Sequence[float]) -> Interval:
     """Return the mean of differences and its interval, which ends at -1 and 1."""
     ends = interval(lost)
     assert ends is not None  # at least two seeds are shared
-    low, high = (min(max(end, -1.0), 1.0) for end in ends)
+    low = max(ends[0], -1.0)
+    high = min(ends[1], 1.0)
     return Interval(mean=statistics.fmean(lost), low=low, high=high, values=list(lost))

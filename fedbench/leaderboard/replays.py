@@ -18,8 +18,8 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import final, is_clean
 from fedbench.leaderboard.entry import AttackedCell, Entry, Replay, Status, Title
-from fedbench.leaderboard.resampling import holm, student
-from fedbench.leaderboard.rules import Rules
+from fedbench.leaderboard.resampling import Key, holm, student
+from fedbench.leaderboard.rules import Rules, Tolerance
 from fedbench.leaderboard.seasons import Season
 from fedbench.results.gather import shortened
 from fedbench.sweeps.drive import play_each
@@ -125,27 +125,36 @@ class Comparison:
         versions = {(here.fedbench, here.python, here.torch, here.numpy) for here in sides}
         return all(here.canonical for here in sides) and len(versions) == 1
 
-    def is_far(self, rules: Rules) -> bool:
-        """Tell if the mean accuracies differ by more than the rules allow."""
-        return abs(statistics.fmean(self.differences(rules.looks))) > rules.tolerance.accuracy
+
+def apart(lost: Mapping[Key, Sequence[float]], allowed: Tolerance) -> set[Key]:
+    """Return the cells of a replay whose accuracies differ by more than allowed, and surely.
+
+    ``lost`` has the differences of each cell by seed. They are sure by Student's test, after Holm's
+    correction for all cells: so an honest replay has any with a chance of at most the level.
+    """
+    sure = holm({cell: student(values) for cell, values in lost.items()})
+    return {
+        cell
+        for cell, values in lost.items()
+        if abs(statistics.fmean(values)) > allowed.accuracy and sure[cell] <= allowed.level
+    }
 
 
 def disagreements(comparisons: Sequence[Comparison], rules: Rules) -> dict[Part, list[str]]:
     """Return for each cell of a replay the names of numbers that differ by more than allowed.
 
-    An accuracy does so if its difference is far and sure, as Student's test has it, after Holm's
-    correction for all cells of the replay: so an honest one is wronged once in ten times at most.
+    An accuracy does so if its cell is `apart`, and between runs that must be equal if any number
+    of any round is another one.
     """
     allowed = rules.tolerance
     limits = {"epsilon": allowed.epsilon}
-    sure = holm({each.part: student(each.differences(rules.looks)) for each in comparisons})
+    far = apart({each.part: each.differences(rules.looks) for each in comparisons}, allowed)
     differing: dict[Part, list[str]] = {}
     for each in comparisons:
-        must_equal = each.is_exact()
         names = differing[each.part] = []
-        if must_equal and not all(map(same_rounds, each.claimed, each.again)):
-            names.append("accuracy")
-        if not must_equal and each.is_far(rules) and sure[each.part] <= allowed.level:
+        equal = all(map(same_rounds, each.claimed, each.again))
+        wrong = not equal if each.is_exact() else each.part in far
+        if wrong:
             names.append("accuracy")
         for name, claimed, again in each.pairs(rules.looks):
             if name != "accuracy" and _far(claimed, again, limits.get(name, allowed.bits)):

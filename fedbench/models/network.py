@@ -19,6 +19,8 @@ from fedbench.core.trees import Layout, Tree
 Image = tuple[int, ...]  # channels, height, width; of other samples their shape
 Blocks = tuple[tuple[int, ...], ...]
 Convolve = Callable[..., Tensor]
+# What to do where batch norm cannot be.
+OTHER_NORMS = "use group or layer norm in a network of your own, else lenet5 or conv4"
 
 
 @dataclass(frozen=True, eq=False)

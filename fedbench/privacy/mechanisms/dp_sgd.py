@@ -10,6 +10,7 @@ from fedbench.api import Defense, DpEvent, Grad, Gradient, Mechanism, Protocol, 
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
+from fedbench.models.network import OTHER_NORMS
 from fedbench.privacy.clients import ROUNDING
 from fedbench.privacy.events import GaussianGradients
 
@@ -49,8 +50,7 @@ class DPSGD(Mechanism):
         """Accept models in which no parameter mixes samples, and one gradient a step."""
         if shared is not None and shared.statistics.d:
             why = "whose statistics mix the samples of a batch"
-            remedy = "use group or layer norm in a network of your own, else lenet5 or conv4"
-            return f"needs a model without batch norm, {why}; {remedy}"
+            return f"needs a model without batch norm, {why}; {OTHER_NORMS}"
         if protocol.extra_gradients:
             return "needs a protocol that takes one gradient a step, such as fedavg"
         return None

@@ -10,6 +10,7 @@ from torch import Tensor
 from fedbench.api import Defense, DpEvent, Mechanism, Protocol, Release, ServerView, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
+from fedbench.models.network import OTHER_NORMS
 from fedbench.payload import Payload
 from fedbench.privacy.amplification import inverse_marginal
 from fedbench.privacy.clients import clipped
@@ -51,8 +52,7 @@ class SampledMasks(Mechanism):
             return None
         if shared.statistics.d:
             why = "whose statistics travel beside the masks as they are"
-            remedy = "use group or layer norm in a network of your own, else lenet5 or conv4"
-            return f"needs a model without batch norm, {why}; {remedy}"
+            return f"needs a model without batch norm, {why}; {OTHER_NORMS}"
         if self.clip is not None and protocol.memory(shared):
             return (
                 "has no theorem for an optimizer's state that is carried over rounds under L2 "

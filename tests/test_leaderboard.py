@@ -1172,6 +1172,11 @@ def test_no_front_holds_chance_or_an_epsilon_that_promises_nothing() -> None:
     guess, good = ranked(0.1, bits=0.5), ranked(0.8, bits=1)
     open_ = {s.entry.id: s.pareto for s in ranking([guess, good], limits=limits).standings}
     assert open_ == {guess.id: False, good.id: True}
+    # One good seed of twelve: no resample is below 0.11, but Student's interval begins at 0.03.
+    worst = over([0.9] + [0.11] * 11, 0.95)
+    assert worst.low > limits.chance
+    lucky = guess.model_copy(update={"score": guess.score.model_copy(update={"worst": worst})})
+    assert not any(s.pareto for s in ranking([lucky], limits=limits).standings)
     huge, small = ranked(0.9, epsilon=174_000.0), ranked(0.8, epsilon=10.0)
     standings = ranking([huge, small], limits=limits).standings
     private = {s.entry.id: (s.rank, s.pareto) for s in standings}

@@ -40,8 +40,8 @@ TRAINERS = [  # one of all that train alike, and what depends on the number of a
     "fedpm", "fedprox", "fedsparse", "fedsparsify", "fsl", "hidenseek", "rosdhb", "topk-mask",
     "worker-momentum", "fedavg:decay=0.5,anneal=cosine", "fedlaplace:decay=0.5,anneal=cosine",
     "fedpm:keep_moments=true", "fedpm:optimizer=sgd", "fedmrn:pm=false", "fedmrn:when=after",
+    "decomfl:steps=5,p=3", "decomfl:steps=3,difference=central", "fedkseed:k=8,steps=5",
 ]  # fmt: skip
-WALKERS = ["decomfl", "fedkseed"]  # go through their batches themselves, of which they take some
 
 
 class Tape(TorchDispatchMode):
@@ -157,10 +157,7 @@ def test_clients_are_as_uneven_as_they_are_said_to_be() -> None:
 def test_a_client_gets_what_it_would_have_got_alone(name: str) -> None:
     protocol = in_float64(registry.load("protocol", name))
     clients = uneven(protocol)
-    if name in WALKERS:
-        trained = Padded(protocol, SHARED, SCHEDULE).train(clients)
-    else:
-        trained = padded(protocol, clients, SCHEDULE)
+    trained = padded(protocol, clients, SCHEDULE)
     assert_rounded_alike(trained, Loop(protocol, SHARED, SCHEDULE).train(clients))
 
 
@@ -180,7 +177,7 @@ def test_every_way_to_train_is_among_those_that_are_recorded() -> None:
         kinds = [type(registry.load("protocol", name)) for name in names]
         return {(kind.local_update, kind.weights) for kind in kinds}
 
-    assert ways([*TRAINERS, *WALKERS]) == ways(registry.names("protocol"))
+    assert ways(TRAINERS) == ways(registry.names("protocol"))
 
 
 @pytest.mark.parametrize("play", [None, recorder()], ids=["padded", "recorded"])
@@ -303,7 +300,7 @@ def test_a_protocol_that_goes_through_batches_itself_pads_none() -> None:
     assert_rounded_alike(engine.train(clients), Loop(protocol, SHARED, SCHEDULE).train(clients))
 
 
-def scanned(step: Any, start: Any, play: Any = None) -> Any:
+def scanned(step: Any, start: Any, play: Any = None, most: int | None = None) -> Any:
     """Three clients with 1, 3 and 5 steps, of one sample each: 0, 1, 2 and so on."""
     samples = torch.arange(6)
     rows = torch.arange(5).expand(3, 5)[:, :, None]
@@ -311,7 +308,7 @@ def scanned(step: Any, start: Any, play: Any = None) -> Any:
     def of_client(rows: Tensor, of: Tensor) -> Any:
         steps = Gathered(samples.double()[rows], samples[rows])
         batches = PaddedBatches(steps, of=of, shortest=1, longest=5, key=Key(0), play=play)
-        return batches.scan(step, start, Key(0))
+        return batches.scan(step, start, Key(0), most)
 
     return torch.vmap(of_client)(rows, torch.tensor([1, 3, 5]))
 
@@ -324,9 +321,14 @@ def test_what_comes_after_a_client_s_end_is_not_kept_whatever_it_is(play: Any) -
         return {"x": sums["x"] + x, "share": torch.as_tensor(now.done())}
 
     start = {"x": torch.zeros((), dtype=torch.float64), "share": torch.zeros(())}
-    ended = scanned(step, start | {"share": start["x"]}, play)
+    start["share"] = start["x"]
+    ended = scanned(step, start, play)
     assert ended["x"].tolist() == [0, 0 + 1 + 2, 0 + 1 + 2 + 3 + 4]
     assert ended["share"].tolist() == [1, 1, 1]
+    for most, sums in ((1, [0, 0, 0]), (4, [0, 0 + 1 + 2, 0 + 1 + 2 + 3]), (9, [0, 3, 10])):
+        ended = scanned(step, start, play, most)
+        assert ended["x"].tolist() == sums
+        assert ended["share"].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(("play", "taken"), [(None, 5), (recorder(), 3)])

@@ -47,13 +47,14 @@ FOUR = flat(4)
 def quadratic(c: float = 1.0) -> Gradient:
     """``L(w) = c/2 |w|^2`` and its gradient, whatever the batch."""
 
-    def loss(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tensor:
-        return torch.stack([leaf.square().sum() for leaf in tree.values()]).sum() * c / 2
+    def losses(trees: Tree, x: Tensor, y: Tensor, key: Key) -> Tensor:
+        squares = [leaf.square().flatten(1).sum(dim=1) for leaf in trees.values()]
+        return torch.stack(squares).sum(dim=0) * c / 2
 
     def gradient(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
         return {name: c * leaf for name, leaf in tree.items()}
 
-    return Gradient(gradient, gradient, 1, loss=loss)
+    return Gradient(gradient, gradient, 1, losses=losses)
 
 
 def batches(count: int) -> Batches:

@@ -22,18 +22,21 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import byzfl
 import torch
-from byzfl.fed_framework import models
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from fedbench import Round, Scenario, play
+from fedbench.data.archives import vision
 from fedbench.data.datasets import Data, Mnist, data_folder
 from fedbench.executors.malloc import keep_memory
 from fedbench.experiment.population import Population
 from fedbench.experiment.prepare import prepare
 from fedbench.models.modules import ModuleModel
+
+vision("datasets")  # byzfl imports torchvision, which may not fit a CPU build of torch
+import byzfl  # noqa: E402
+from byzfl.fed_framework import models  # noqa: E402
 
 BENIGN, BYZANTINE, BATCH = 10, 2, 25  # ByzFL's benchmark, with the middle of its numbers f
 LR, BETA, DECAY = 0.1, 0.9, 1e-4

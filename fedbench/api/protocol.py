@@ -22,7 +22,8 @@ Grad = Callable[[Tree, Tensor, Tensor, Key], Tree]  # (trained tree, x, y, key) 
 # The same and the slope of a loss in the features (B, p) -> gradient of that loss.
 Pull = Callable[[Tree, Tensor, Tensor, Key, Tensor], Tree]
 Alphabets = tuple[type[Payload], ...]
-Loss = Callable[[Tree, Tensor, Tensor, Key], Tensor]  # like `Grad`, the mean loss of the batch
+# Like `Grad`, of several trees whose leaves have a leading dimension: the batch's mean losses.
+Losses = Callable[[Tree, Tensor, Tensor, Key], Tensor]
 Accuracy = Callable[[Tree | list[Tree]], float]  # of a model, or of an ensemble
 Variants = dict[str, dict[str, Any]]  # parameters that each value of ``as=`` stands for
 
@@ -81,7 +82,9 @@ class Batches(Sequence[tuple[Tensor, Tensor]]):
     weights: tuple[str, ...] = ()
     statistics: tuple[str, ...] = ()
 
-    def scan(self, step: OneStep[Carried], start: Carried, key: Key) -> Carried:
+    def scan(
+        self, step: OneStep[Carried], start: Carried, key: Key, most: int | None = None
+    ) -> Carried:
         """Return what is left of ``start`` after all steps, each of which changes it.
 
         Args:
@@ -89,12 +92,14 @@ class Batches(Sequence[tuple[Tensor, Tensor]]):
                 may add names to dictionaries; every other one keeps names, shapes and types.
             start: What the first step gets: tensors, in tuples and dictionaries.
             key: The client's; step ``i`` draws from ``key.fold("step", i)``.
+            most: How many steps are taken at most, at least 1; those left out count nowhere.
         """
         carried = start
-        keys = key.fold("step").branches(range(len(self)))
-        for number, (x, y) in enumerate(self):
-            now = LocalStep(x, y, keys[number], number, len(self))
-            carried = step(carried, now)
+        count = len(self) if most is None else min(most, len(self))
+        keys = key.fold("step").branches(range(count))
+        for number in range(count):
+            x, y = self[number]
+            carried = step(carried, LocalStep(x, y, keys[number], number, count))
         return carried
 
     def weights_of(self, tree: Tree) -> Layout:
@@ -138,8 +143,9 @@ class Gradient:
         batch_size: Number of samples of a step, on average where they are drawn by coins.
         features: What the network's last layer gets of a batch, ``(B, p)``.
         pull: Gradient of a loss whose slope in these features is given.
-        loss: Mean loss over the batch, without a graph, for protocols that take no gradient. A
-            gradient that a mechanism or an attack has wrapped has no loss: see `ZerothOrder`.
+        losses: Mean losses ``(p,)`` over the batch at ``p`` trees at once, whose leaves have a
+            leading dimension, without a graph: for protocols that take no gradient. A gradient that
+            a mechanism or an attack has wrapped has none: see `ZerothOrder`.
     """
 
     batch: Grad
@@ -147,7 +153,7 @@ class Gradient:
     batch_size: int
     features: Callable[[Tree, Tensor, Tensor, Key], Tensor] | None = None
     pull: Pull | None = None
-    loss: Loss | None = None
+    losses: Losses | None = None
 
     def __call__(self, tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
         """Return the gradient of the mean over the batch."""

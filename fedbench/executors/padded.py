@@ -6,6 +6,7 @@ its end is thrown away by `torch.where`, so that its result is that of its own s
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,8 +70,12 @@ class PaddedBatches(Batches):
     def __getitem__(self, step: Any) -> Any:
         raise WalkedAlone
 
-    def scan(self, step: OneStep[Carried], start: Carried, key: Key) -> Carried:
+    def scan(
+        self, step: OneStep[Carried], start: Carried, key: Key, most: int | None = None
+    ) -> Carried:
         """Take the steps of the longest client; see `Batches.scan`."""
+        if most is not None and most < self.longest:
+            return self._first(most).scan(step, start, key)
         carried = start
         keys = key.fold("step").branches(range(self.longest))
         for number in range(self.longest):
@@ -83,6 +88,13 @@ class PaddedBatches(Batches):
                 after = where_active(number < self.of, after, carried)
             carried = after
         return carried
+
+    def _first(self, most: int) -> PaddedBatches:
+        """Return these batches without those after the first ``most`` of each client."""
+        shortest = min(most, self.shortest)
+        return dataclasses.replace(
+            self, of=self.of.clamp_max(most), shortest=shortest, longest=most
+        )
 
     def _played(self, play: Play, step: OneStep[Carried], carried: Carried, key: Key) -> Carried:
         """Take the steps after the first, which all write to the same places."""

@@ -221,10 +221,23 @@ class Executor(ABC):
         logits, statistics = self._output(network.logits, tree, frozen, x, y, key)
         return cross_entropy(logits, y), statistics
 
-    def value(self, tree: Tree, x: Tensor, y: Tensor, key: Key, *, frozen: Tree) -> Tensor:
-        """Return the loss of this step, without a graph."""
+    def losses(self, trees: Tree, x: Tensor, y: Tensor, key: Key, *, frozen: Tree) -> Tensor:
+        """Return the losses ``(p,)`` of this step at ``p`` trees, without a graph.
+
+        Leaves have a leading dimension of trees. All trees see the same draws.
+        """
+        draws = Key(key.tensor(x.device))
+
+        def at(tree: Tree) -> Tensor:
+            return self.loss(tree, frozen, x, y, draws)[0]
+
         with torch.no_grad():
-            return self.loss(tree, frozen, x, y, key)[0]
+            if self.shared.network.alone:
+                count = len(next(iter(trees.values())))
+                each = ({name: leaf[i] for name, leaf in trees.items()} for i in range(count))
+                return torch.stack([at(tree) for tree in each])
+            losses: Tensor = torch.vmap(at)(trees)
+            return losses
 
     def features(self, tree: Tree, x: Tensor, y: Tensor, key: Key, *, frozen: Tree) -> Tensor:
         """Return what the last layer gets in this step, ``(B, p)``, without a graph."""
@@ -271,8 +284,8 @@ class Executor(ABC):
         """Gradient that mechanisms and attacks wrap."""
         each = partial(self.each, frozen=frozen)
         features = partial(self.features, frozen=frozen)
-        loss = partial(self.value, frozen=frozen)
-        return Gradient(batch, each, self.schedule.batch_size, features, pull, loss)
+        losses = partial(self.losses, frozen=frozen)
+        return Gradient(batch, each, self.schedule.batch_size, features, pull, losses)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from typing import Any, Generic, Literal
 
 import torch
@@ -14,6 +13,7 @@ from fedbench.api import (
     Grad,
     Gradient,
     Keys,
+    LocalStep,
     Memories,
     Memory,
     Messages,
@@ -29,6 +29,10 @@ from fedbench.protocols.fedavg import initial_weights
 
 SCALARS, SEEDS = "directions.scalars", "directions.seeds"  # leaves beside the network's own
 MASK = (1 << 64) - 1
+# Most points whose losses are taken in one pass, which take some twice the memory of a step with a
+# gradient, and most numbers of all of them together.
+POINTS = 4
+NUMBERS = 1 << 20
 
 
 def direction(seed: Tensor | int, d: int, like: Tensor) -> Tensor:
@@ -135,25 +139,24 @@ class ZerothOrder(Protocol[State], Generic[State]):
         grad: Grad,
         layout: Layout,
         w: Tensor,
-        directions: Sequence[Tensor],
-        batch: tuple[Tensor, Tensor],
-        key: Key,
-    ) -> list[Tensor]:
-        """Return the slope of the loss of a batch at ``w (d,)`` along each direction ``(d,)``."""
-        x, y = batch
-        if not isinstance(grad, Gradient) or grad.loss is None:
-            gradient = layout.flatten(grad(layout.unflatten(w), x, y, key))
-            return [finite(gradient @ z) for z in directions]
-        value = grad.loss
+        directions: Tensor,
+        step: LocalStep,
+    ) -> Tensor:
+        """Return the slopes ``(p,)`` of a step's loss at ``w (d,)`` along directions ``(p, d)``."""
+        given = step.x, step.y, step.key
+        if not isinstance(grad, Gradient) or grad.losses is None:
+            return finite(directions @ layout.flatten(grad(layout.unflatten(w), *given)))
+        losses = grad.losses
 
-        def loss(at: Tensor) -> Tensor:
-            return value(layout.unflatten(at), x, y, key).to(w.dtype)
+        def along(length: float) -> Tensor:
+            parts = (w + length * part for part in torch.split(directions, together(layout.d)))
+            values = torch.cat([losses(layout.unflatten(points), *given) for points in parts])
+            return values.to(w.dtype)
 
         if self.difference == "forward":
-            here = loss(w)
-            return [finite((loss(w + self.eps * z) - here) / self.eps) for z in directions]
-        ahead = [(loss(w + self.eps * z), loss(w - self.eps * z)) for z in directions]
-        return [finite((plus - minus) / (2 * self.eps)) for plus, minus in ahead]
+            here = losses(layout.unflatten(w[None]), *given).to(w.dtype)
+            return finite((along(self.eps) - here) / self.eps)
+        return finite((along(self.eps) - along(-self.eps)) / (2 * self.eps))
 
     def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         """Send the scalars as they are; of more than ``most``, which noise makes, the largest."""
@@ -248,15 +251,16 @@ class FedKSeed(ZerothOrder[Tensor]):
         """Return the sum of the slopes along each direction."""
         layout, w = network_of(tree)
         seeds = tree[SEEDS]
-        scalars = tree[SCALARS]
         numbers = torch.arange(self.k, device=w.device)
-        for step, batch in enumerate(islice(batches, self.steps)):
-            own = key.fold("step", step)
-            drawn = own.fold("direction").integers(self.k, 1, device=w.device)
-            z = direction(number_of(seeds[drawn][0], key), layout.d, w)
-            (slope,) = self.slopes(grad, layout, w, [z], batch, own)
-            w = w - self.rate * slope * z
-            scalars = scalars + torch.where(numbers == drawn, slope, 0.0)
+
+        def walk(carried: tuple[Tensor, Tensor], step: LocalStep) -> tuple[Tensor, Tensor]:
+            at, scalars = carried
+            drawn = step.key.fold("direction").integers(self.k, 1, device=w.device)
+            z = directions_of(seeds[drawn], key, layout.d, w)
+            slope = self.slopes(grad, layout, at, z, step)
+            return at - self.rate * slope * z[0], scalars + torch.where(numbers == drawn, slope, 0)
+
+        _, scalars = batches.scan(walk, (w, tree[SCALARS]), key, self.steps)
         return {SCALARS: scalars}, memory
 
     def server_step(
@@ -358,15 +362,21 @@ class DeComFL(ZerothOrder[ServerHistory]):
     ) -> tuple[Tree, Memory]:
         """Return the slopes of every step, along its directions."""
         layout, w = network_of(tree)
-        scalars = tree[SCALARS].new_zeros(0)
-        for step, batch in enumerate(islice(batches, self.steps)):
-            seeds = tree[SEEDS][step * self.p : (step + 1) * self.p].unbind()
-            directions = [direction(number_of(seed, key), layout.d, w) for seed in seeds]
-            slopes = self.slopes(grad, layout, w, directions, batch, key.fold("step", step))
-            for slope, z in zip(slopes, directions, strict=True):
-                w = w - self.rate * slope * z
-            scalars = torch.cat([scalars, torch.stack(slopes)])
-        return {SCALARS: torch.cat([scalars, tree[SCALARS][len(scalars) :]])}, memory
+        seeds = tree[SEEDS].reshape(self.steps, self.p)
+        numbers = torch.arange(self.steps, device=w.device)
+
+        def walk(carried: tuple[Tensor, Tensor], step: LocalStep) -> tuple[Tensor, Tensor]:
+            at, scalars = carried
+            now = numbers == step.number
+            row = torch.where(now[:, None], seeds, 0).sum(dim=0)
+            z = directions_of(row, key, layout.d, w)
+            slopes = self.slopes(grad, layout, at, z, step)
+            scalars = torch.where(now[:, None], slopes, scalars)
+            return at - self.rate * (slopes @ z), scalars
+
+        blank = tree[SCALARS].reshape(self.steps, self.p)
+        _, scalars = batches.scan(walk, (w, blank), key, self.steps)
+        return {SCALARS: scalars.flatten()}, memory
 
     def server_step(
         self, shared: Shared, state: ServerHistory, aggregate: Tensor, n: int, key: Key
@@ -382,9 +392,18 @@ class DeComFL(ZerothOrder[ServerHistory]):
         return 32 * min(len(state.scalars), shared.layout.d)
 
 
-def number_of(seed: Tensor, key: Key) -> Tensor | int:
-    """Return a seed as an integer unless clients train in lock step, where it is a tensor."""
-    return int(seed) if isinstance(key.seed, int) else seed
+def directions_of(seeds: Tensor, key: Key, d: int, like: Tensor) -> Tensor:
+    """Return the directions ``(k, d)`` of seeds ``(k,)``.
+
+    These are read as integers unless clients train in lock step, which the ``key`` of one tells.
+    """
+    read = seeds.tolist() if isinstance(key.seed, int) else seeds.unbind()
+    return torch.stack([direction(seed, d, like) for seed in read])
+
+
+def together(d: int) -> int:
+    """Return at how many points ``(d,)`` losses are taken in one pass."""
+    return max(1, min(POINTS, NUMBERS // d))
 
 
 @lru_cache(maxsize=4)

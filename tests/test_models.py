@@ -57,6 +57,7 @@ def test_lenet_and_conv8_have_the_weights_of_table_3() -> None:
     convolutions = [1_728, 36_864, 73_728, 147_456, 294_912, 589_824, 1_179_648, 2_359_296]
     assert sizes(Conv8(), (3, 32, 32), 10) == [*convolutions, 524_288, 65_536, 2_560]
     assert models.Conv6().build((1, 28, 28), 10).shapes["fc1"] == (256, 256 * 3 * 3)
+    assert sizes(models.Logistic(), (1, 28, 28), 10) == [7_840]
 
 
 def test_the_other_networks_are_those_of_fedpm_table_2() -> None:
@@ -69,7 +70,10 @@ def test_the_other_networks_are_those_of_fedpm_table_2() -> None:
     assert models.Conv4().build((1, 28, 28), 10).shapes["fc1"] == (256, 128 * 7 * 7)
 
 
-@pytest.mark.parametrize("network", [TINY, LeNet().build((1, 8, 8), 10)])
+SMALL = models.Logistic().build((1, 8, 8), 10)
+
+
+@pytest.mark.parametrize("network", [TINY, LeNet().build((1, 8, 8), 10), SMALL])
 def test_the_network_computes_what_torch_nn_computes(network: ConvNet) -> None:
     net = module(network).double()
     weights = [weight.detach() for weight in net.parameters()]

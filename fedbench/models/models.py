@@ -294,6 +294,16 @@ class Micro(_Pooled):
     hidden = ()
 
 
+class Logistic(_Pooled):
+    """Logistic regression, one linear layer without biases: 7,840 weights on 28x28x1, 10 classes.
+
+    Convex, and small enough for what sends or perturbs a few numbers.
+    """
+
+    blocks = ()
+    hidden = ()
+
+
 class Conv4(_Pooled):
     """Network of four convolutions and two pools.
 

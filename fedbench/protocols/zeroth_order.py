@@ -29,10 +29,8 @@ from fedbench.protocols.fedavg import initial_weights
 
 SCALARS, SEEDS = "directions.scalars", "directions.seeds"  # leaves beside the network's own
 MASK = (1 << 64) - 1
-# Most points whose losses are taken in one pass, which take some twice the memory of a step with a
-# gradient, and most numbers of all of them together.
-POINTS = 4
-NUMBERS = 1 << 20
+POINTS = 4  # whose losses are taken in one pass; more take more memory than a step with a gradient
+NUMBERS = 1 << 20  # most numbers of all of these points together
 
 
 def direction(seed: Tensor | int, d: int, like: Tensor) -> Tensor:

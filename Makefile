@@ -79,11 +79,15 @@ test-lowest: .venv-lowest/installed
 	.venv-lowest/bin/pytest -q -n 2 $(LOWEST) --deselect $(NEWEST_ONLY)
 
 # Files of many slow tests that share nothing, which both workers take; of another file one worker takes all.
-SPREAD := $(patsubst %,tests/test_%.py,conformance searches auto)
+SPREAD := $(patsubst %,tests/test_%.py,conformance searches auto deployment run)
+# Of the others those that take longest come first, so that both workers end at about the same time.
+LONG := $(patsubst %,tests/test_%.py,isolation sweep learning speed backdoors site leaderboard_played own_examples \
+	safesparse second_device deepsight streamed)
+OTHERS = $(filter-out $(SPREAD) $(LONG),$(shell grep -lE 'mark\.(slow|edges)' tests/test_*.py))
 
 test-slow: .venv/installed-dev
 	$(BIN)/pytest -q -m slow -n 2 --dist worksteal $(SPREAD)
-	$(BIN)/pytest -q -m slow -n 2 --dist loadfile $(filter-out $(SPREAD),$(shell grep -lE 'mark\.(slow|edges)' tests/test_*.py))
+	$(BIN)/pytest -q -m slow -n 2 --dist loadfile --no-loadscope-reorder $(LONG) $(OTHERS)
 
 test-cluster: .venv/installed-dev
 	$(BIN)/pytest -q -m cluster $(shell grep -l 'mark\.cluster' tests/test_*.py)

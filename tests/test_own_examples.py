@@ -35,6 +35,8 @@ def test_torchvisions_resnet_plays() -> None:
     folder = os.environ.get("FEDBENCH_DATA") or "~/.cache/fedbench"
     if not Path(folder).expanduser().joinpath("cifar10-20k.npz").exists():
         pytest.skip("cifar10-20k is not here")
-    rows = table("examples/own_resnet.py", "1")
-    assert [row[0] for row in rows] == ["fedavg:lr=0.05"] * 3 + ["eden:lr=0.05"] * 3
+    rows = table("examples/own_resnet.py", "1", "fedavg:lr=0.05")
+    assert [row[:2] for row in rows] == [
+        ["fedavg:lr=0.05", attack] for attack in ("none", "label-flip", "ipm")
+    ]
     assert all(0 < float(row[2]) < 100 for row in rows)

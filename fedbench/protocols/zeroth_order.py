@@ -30,13 +30,25 @@ from fedbench.protocols.fedavg import initial_weights
 SCALARS, SEEDS = "directions.scalars", "directions.seeds"  # leaves beside the network's own
 MASK = (1 << 64) - 1
 POINTS = 4  # whose losses are taken in one pass; more take more memory than a step with a gradient
+SHORT = 10_000  # numbers of a direction that is kept: all kept ones are at most 164 MB of float32
 NUMBERS = 1 << 20  # most numbers of all of these points together
 
 
 def direction(seed: Tensor | int, d: int, like: Tensor) -> Tensor:
-    """Return the Gaussian direction ``z (d,)`` of a seed, in the type and place of ``like``."""
+    """Return the Gaussian direction ``z (d,)`` of a seed, in the type and place of ``like``.
+
+    Do not write to it: short ones are drawn once and kept, as clients, server and rehearsals go
+    along the same ones.
+    """
+    if isinstance(seed, int) and d <= SHORT:
+        return _kept(seed & MASK, d, like.dtype, like.device)
     key = Key(seed & MASK if isinstance(seed, int) else seed)
     return key.normal(d, device=like.device).to(like.dtype)
+
+
+@lru_cache(maxsize=4096)
+def _kept(seed: int, d: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return Key(seed).normal(d, device=device).to(dtype)
 
 
 def along(scalars: Tensor, seeds: Tensor, d: int, like: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -24,8 +24,10 @@ from fedbench.payload import History, MissedScalars, Scalars
 from fedbench.payload.packets import Packet
 from fedbench.protocols.fedavg import initial_weights
 from fedbench.protocols.zeroth_order import (
+    MASK,
     SCALARS,
     SEEDS,
+    SHORT,
     DeComFL,
     FedKSeed,
     ZerothOrder,
@@ -150,6 +152,20 @@ def test_decomfl_takes_all_slopes_of_a_step_at_one_point_and_goes_along_their_me
     at = initial_weights(FOUR).double()
     expected = [dot(at, direction(seed, 4, at)) for seed in seeds]
     assert trained(central, tree, quadratic(), 1) == pytest.approx(expected, abs=1e-12)
+
+
+def test_short_directions_are_drawn_once_and_nobody_writes_to_them() -> None:
+    protocol = FedKSeed(lr=0.1, k=3)
+    seeds = pool(FOUR, 3).tolist()
+    like = torch.zeros(4).double()
+    drawn = [Key(seed & MASK).normal(4).double() for seed in seeds]
+    assert direction(seeds[0], 4, like) is direction(seeds[0], 4, like)
+    trained(protocol, started(protocol, FOUR), quadratic(), 5)
+    moved(like, torch.ones(3).double(), pool(FOUR, 3), 0.1)
+    for seed, z in zip(seeds, drawn, strict=True):
+        assert torch.equal(direction(seed, 4, like), z)
+    long = SHORT + 1
+    assert direction(5, long, like) is not direction(5, long, like)
 
 
 def test_a_wrapped_gradient_gives_the_slope_of_a_small_step() -> None:

@@ -28,6 +28,10 @@ SCENARIOS = {
     "drive": {"protocol": "drive"},
     "trimmed mean, dyn-opt": {"defense": "trimmed-mean", "attack": "dyn-opt"},
     "multi-krum, min-max": {"defense": "multi-krum", "attack": "min-max"},
+    "fedkseed": {"protocol": "fedkseed", "model": "logistic"},
+    "fedkseed, auto": {"protocol": "fedkseed", "model": "logistic", "attack": "auto"},
+    "decomfl": {"protocol": "decomfl:steps=8,p=20", "model": "logistic"},
+    "decomfl, auto": {"protocol": "decomfl:steps=8,p=20", "model": "logistic", "attack": "auto"},
 }
 COMMON = {"model": "lenet", "clients": 50, "per_round": 25, "malicious": 0.2}
 PLAY = """
@@ -120,6 +124,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3, help="of each; default 3")
     parser.add_argument("--dataset", default="digits")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=SCENARIOS, metavar="NAME")
     parser.add_argument("--executor", default="loop", help="loop or stacked; default loop")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or checkouts would stay
@@ -128,6 +133,7 @@ def main() -> None:
     scenarios = {
         name: {**COMMON, "dataset": given.dataset, "rounds": given.rounds, **settings}
         for name, settings in SCENARIOS.items()
+        if name in given.only
     }
     base_name = git("describe", "--always", "--exclude", "*", given.base)
     with TemporaryDirectory() as folder, ExitStack() as stack:

@@ -32,7 +32,9 @@ from fedbench.deployment.server import Server
 from fedbench.deployment.settings import Settings
 from fedbench.deployment.task import network_of, samples_of
 from fedbench.experiment.state_bytes import encode
+from fedbench.models.models import LeNet, Model
 from fedbench.models.modules import ModuleModel
+from fedbench.models.network import ConvNet, Image, Network
 from fedbench.peers.packages import FLWR
 
 SEED = 3
@@ -40,9 +42,20 @@ SMALL = Settings(rounds=3, clients=6, per_round=4, epochs=1, declared=0.2, rehea
 RULES = ("own", "median", "trimmed-mean", "multi-krum", "geometric-median", "nnm+mean")
 
 
-def counted(settings: Settings, model: str = "lenet") -> tuple[float | None, int, int]:
+LENET = LeNet()
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoLayers(Model):
+    """A hidden layer of 32: soon trained."""
+
+    def build(self, image: Image, classes: int) -> Network:
+        return ConvNet(image, (), (32,), classes)
+
+
+def counted(settings: Settings, model: Model = LENET) -> tuple[float | None, int, int]:
     """Play the two halves without a framework; accuracy and bits up and down."""
-    network = registry.load("model", model).build((1, 8, 8), 10)
+    network = model.build((1, 8, 8), 10)
     server = Server(settings, network)
     client = Client(settings, network)
     samples = [example.digits(i, settings.clients, SEED) for i in range(settings.clients)]
@@ -66,8 +79,9 @@ def counted(settings: Settings, model: str = "lenet") -> tuple[float | None, int
     return right / sum(score[1] for score in scores), up, down
 
 
-def played(settings: Settings, model: str = "lenet") -> tuple[float, int, int]:
-    scenario = settings.scenario.model_copy(update={"model": model})
+def played(settings: Settings, model: Model = LENET) -> tuple[float, int, int]:
+    fields = settings.scenario.model_dump(exclude_unset=True)
+    scenario = fedbench.Scenario.of(**fields | {"model": model})
     record = fedbench.play(scenario, executor="loop", device="cpu")
     up = sum(played.uplink_bits or 0 for played in record.rounds)
     return record.result.accuracy, up, sum(played.downlink_bits for played in record.rounds)
@@ -83,7 +97,7 @@ def test_two_halves_get_the_accuracy_and_the_bits_of_a_run(protocol: str, rule: 
         settings.plugins()
     except Incompatible as error:
         pytest.skip(str(error))
-    model = "lenet" if rule == "own" else "logistic"  # four layers, or one that is soon trained
+    model = LENET if rule == "own" else TwoLayers()
     accuracy, *traffic = counted(settings, model)
     expected, *expected_traffic = played(settings, model)
     assert traffic == expected_traffic

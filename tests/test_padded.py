@@ -320,8 +320,8 @@ def test_what_comes_after_a_client_s_end_is_not_kept_whatever_it_is(play: Any) -
         x = torch.where(beyond, torch.nan, now.x[0])
         return {"x": sums["x"] + x, "share": torch.as_tensor(now.done())}
 
-    start = {"x": torch.zeros((), dtype=torch.float64), "share": torch.zeros(())}
-    start["share"] = start["x"]
+    zero = torch.zeros((), dtype=torch.float64)
+    start = {"x": zero, "share": zero}
     ended = scanned(step, start, play)
     assert ended["x"].tolist() == [0, 0 + 1 + 2, 0 + 1 + 2 + 3 + 4]
     assert ended["share"].tolist() == [1, 1, 1]

@@ -574,9 +574,7 @@ def test_an_entry_is_compared_with_those_that_share_its_seeds() -> None:
     (back,) = leads(theirs, [ours])
     assert back.worst.mean == pytest.approx(-0.15)
     assert back.verdict == "worse"
-    far = played(
-        [0.0, 0.7, 0.0], [0, 1, 2]
-    )  # 0.9, 0.1, 0.7 below: Student's interval leaves [-1, 1]
+    far = played([0.0, 0.7, 0.0], [0, 1, 2])  # 0.9, 0.1, 0.7 below: Student's leaves [-1, 1]
     assert leads(ours, [far])[0].worst.high == 1.0
     assert leads(far, [ours])[0].worst.low == -1.0
     even = played([0.85, 0.95, 0.7], [0, 1, 2])  # ahead on average, and behind in one seed

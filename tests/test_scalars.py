@@ -17,12 +17,14 @@ from fedbench.core.errors import IllegalPayloadError, Incompatible
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
 from fedbench.deployment.settings import Settings
+from fedbench.executors.training import Loop, Schedule
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.state_bytes import decode, encode
+from fedbench.models.models import DropoutNet
 from fedbench.payload import History, MissedScalars, Scalars
 from fedbench.payload.packets import Packet
-from fedbench.protocols.fedavg import initial_weights
+from fedbench.protocols.fedavg import FedAvg, initial_weights
 from fedbench.protocols.zeroth_order import (
     MASK,
     SCALARS,
@@ -152,6 +154,29 @@ def test_decomfl_takes_all_slopes_of_a_step_at_one_point_and_goes_along_their_me
     at = initial_weights(FOUR).double()
     expected = [dot(at, direction(seed, 4, at)) for seed in seeds]
     assert trained(central, tree, quadratic(), 1) == pytest.approx(expected, abs=1e-12)
+
+
+def test_losses_at_many_points_are_those_at_each_whoever_must_train_alone() -> None:
+    class Alone(DropoutNet):
+        alone = "as it was asked to"
+
+    sizes: Any = ((1, 8, 8), (2, 3), 2, 5, 3, 0.5, 0.5)
+    x = Key(4).normal(3, 1, 8, 8).double()
+    y = torch.tensor([0, 2, -1])  # the last one is padding
+    by_kind = []
+    for network in (DropoutNet(*sizes), Alone(*sizes)):
+        executor = Loop(FedAvg(), Shared(network, 3, torch.device("cpu")), Schedule(1, 3))
+        points = Key(5).normal(3, Layout.of(network.shapes).d).double()
+        points[2] = points[0]  # all points see the same draws
+        trees = Layout.of(network.shapes).unflatten(points)
+        losses = executor.losses(trees, x, y, Key(6), frozen={})
+        for point, value in zip(points, losses, strict=True):
+            tree = Layout.of(network.shapes).unflatten(point)
+            torch.testing.assert_close(value, executor.loss(tree, {}, x, y, Key(6))[0])
+        assert losses[0] != losses[1]
+        by_kind.append(losses)
+    torch.testing.assert_close(*by_kind)
+    torch.testing.assert_close(by_kind[0][0], by_kind[0][2])
 
 
 def test_short_directions_are_drawn_once_and_nobody_writes_to_them() -> None:

@@ -14,6 +14,7 @@ would have sent.
 
 from __future__ import annotations
 
+import importlib
 import statistics
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -35,8 +36,8 @@ from fedbench.experiment.prepare import prepare
 from fedbench.models.modules import ModuleModel
 
 vision("datasets")  # byzfl imports torchvision, which may not fit a CPU build of torch
-import byzfl  # noqa: E402
-from byzfl.fed_framework import models  # noqa: E402
+byzfl = importlib.import_module("byzfl")
+models = importlib.import_module("byzfl.fed_framework.models")
 
 BENIGN, BYZANTINE, BATCH = 10, 2, 25  # ByzFL's benchmark, with the middle of its numbers f
 LR, BETA, DECAY = 0.1, 0.9, 1e-4

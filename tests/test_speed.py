@@ -437,6 +437,6 @@ def test_each_turn_plays_the_code_of_its_commit(
         commits.main()
     finally:
         signal.signal(signal.SIGTERM, stop)
-    assert capsys.readouterr().out.count("| the same |") == len(commits.SCENARIOS) == 6
+    assert capsys.readouterr().out.count("| the same |") == len(commits.SCENARIOS) == 10
     checkouts = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True)
     assert "/base " not in checkouts.stdout

@@ -1,13 +1,14 @@
 """Seconds of a streamed round whose clients the processes of a Ray cluster on this machine train.
 
     python benchmarks/cohort_on_cores.py [--clients N ...] [--chunk N] [--at-once N]
+        [--protocol P] [--attack A] [--model M]
 
-Plays rounds of `cohort_memory.py`'s FedPM under mask-ipm: as many clients of a million as named, a
-tenth of them malicious, with ``--executor ray``, once its processes have started and imported. The
-processes write down the CPU seconds for which they trained; the framework's are those of the round
-less these, divided by the number of cores. Memory is the most that this process and all that it
-started had together, Ray's own included, by looking once a second; a page that several share counts
-once.
+Plays rounds of `cohort_memory.py`, by default FedPM's under mask-ipm with its layer of a million
+weights: as many clients of a million as named, a tenth of them malicious, with ``--executor ray``,
+once its processes have started and imported. The processes write down the CPU seconds for which
+they trained; the framework's are those of the round less these, divided by the number of cores.
+Memory is the most that this process and all that it started had together, Ray's own included, by
+looking once a second; a page that several share counts once.
 """
 
 import argparse
@@ -75,11 +76,11 @@ def watch_training(folder: Path) -> None:
     Loop.train = watched  # type: ignore[method-assign]
 
 
-def prepared(cohort: int, at_once: int) -> Setup:
+def prepared(cohort: int, options: argparse.Namespace) -> Setup:
     """Return what is fixed during a run with this cohort."""
-    changes = {"model": "wide", "protocol": "fedpm", "attack": "mask-ipm", "per_round": cohort}
-    setup = prepare(Scenario(**(SCENARIO | changes)), "cpu", "ray")
-    return dataclasses.replace(setup, at_once=at_once)
+    asked = {name: getattr(options, name) for name in ("protocol", "attack", "model")}
+    setup = prepare(Scenario(**(SCENARIO | asked | {"per_round": cohort})), "cpu", "ray")
+    return dataclasses.replace(setup, at_once=options.at_once)
 
 
 def resident(process: Path) -> float:
@@ -124,6 +125,9 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1000])
     parser.add_argument("--chunk", type=int, default=8, help="most clients of a task")
     parser.add_argument("--at-once", type=int, default=24, help="clients that train at once")
+    parser.add_argument("--protocol", default="fedpm")
+    parser.add_argument("--attack", default="mask-ipm")
+    parser.add_argument("--model", default="wide", help="wide: the layer of a million weights")
     options = parser.parse_args()
     with TemporaryDirectory() as site, TemporaryDirectory() as times:
         installed(Path(site))
@@ -135,7 +139,7 @@ def main() -> None:
 
 def measured(cohort: int, options: argparse.Namespace, times: Path) -> tuple[float, float, float]:
     """Play a round on the cluster; return its seconds, those of training, and its peak in MiB."""
-    with on_cluster(prepared(cohort, options.at_once), "ray", options.chunk) as setup:
+    with on_cluster(prepared(cohort, options), "ray", options.chunk) as setup:
         state = begin(setup)
         before = trained(times)
         memory = Memory()

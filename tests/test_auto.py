@@ -17,6 +17,7 @@ from fedbench.api import Attack, AttackView, Knowledge, Oracle
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.evaluation import deployed
 from fedbench.experiment.measurements import Round
@@ -26,6 +27,7 @@ from fedbench.experiment.setup import Setup
 from fedbench.payload import FloatVectors, Payload
 from fedbench.run import begin, play_round
 from fedbench.testing import example_context
+from fedbench.testing.contracts import example_rehearsal
 from fedbench_attacks.auto import (
     PASSES,
     QUERIES,
@@ -148,6 +150,7 @@ def test_an_adversary_rehearses_with_the_samples_of_its_own_clients_only() -> No
     people = setup.population
     owned = people.malicious.ids()
     assert view.rehearsal is not None
+    assert view.rehearsal.classes == people.data.classes
     rows = torch.cat([people.train[i] for i in owned])
     assert torch.equal(view.rehearsal.x, people.data.floats(rows))
     assert torch.equal(view.rehearsal.y, people.data.y[rows])
@@ -299,6 +302,30 @@ def test_an_installed_attack_that_searches_is_charged_for_its_queries() -> None:
 def test_a_budget_is_a_hundred_at_most(budget: int) -> None:
     with pytest.raises(ConfigError, match=r"Auto.budget must be in \(0, 100\], got " + str(budget)):
         Auto(budget=budget)
+
+
+@pytest.mark.parametrize(
+    ("held", "classes", "wrong"),
+    [([0], 2, {1}), ([0, 1], 2, {0, 1}), ([0, 1], 3, {1, 2}), ([0, 2], 3, {0, 1})],
+)
+def test_wrong_labels_are_those_of_the_task_and_not_only_those_that_its_clients_hold(
+    held: list[int], classes: int, wrong: set[int]
+) -> None:
+    payload = FloatVectors(Key(3).normal(9, 6))
+    lab = example_rehearsal(payload)
+    labels: list[set[int]] = []
+
+    def gradients(tree: Tree, x: Tensor, y: Tensor, draw: int) -> Tensor:
+        labels.append(set(y.tolist()))
+        return lab.gradients(tree, x, y, draw)
+
+    y = torch.tensor(held).repeat(len(lab.y))[: len(lab.y)]
+    lonely = dataclasses.replace(lab, y=y, classes=classes, gradients=gradients)
+    context = example_context(payload, Mean(), range(2))
+    context = dataclasses.replace(context, rehearse=lambda *_: lonely)
+    attack = Auto()
+    attack.craft(attack_view(attack, context), None)
+    assert labels[:2] == [set(held), wrong]
 
 
 def differentiated(defense: str) -> float:

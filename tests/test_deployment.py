@@ -27,7 +27,6 @@ from fedbench.core.rng import Key
 from fedbench.data.own import from_arrays
 from fedbench.deployment import example, flower, flower_app
 from fedbench.deployment.client import Client, Samples
-from fedbench.deployment.draws import FromSystem, SystemKey
 from fedbench.deployment.server import Server
 from fedbench.deployment.settings import Settings
 from fedbench.deployment.task import network_of, samples_of
@@ -104,27 +103,6 @@ def test_two_halves_get_the_accuracy_and_the_bits_of_a_run(protocol: str, rule: 
     # Clients are evaluated in batches of their own, whose sums round differently: one of the 360
     # answers may tip over.
     assert accuracy == pytest.approx(expected, abs=1.01 / 360)
-
-
-def test_draws_of_a_deployment_have_no_seed_that_two_calls_share() -> None:
-    draws = FromSystem()
-    for key in (draws.noise(0, 0), draws.central_noise(0), draws.client(0, 0, private=True)):
-        assert isinstance(key, SystemKey)
-        assert not torch.equal(key.gaussian(4), key.gaussian(4))
-        assert key.fold("a").seed != key.fold("a").seed
-        assert key.numpy().integers(2**60) != key.numpy().integers(2**60)
-    plain = draws.client(0, 0, private=False)
-    assert torch.equal(plain.uniform(4), plain.uniform(4))  # a message repeats what training drew
-    assert plain.seed != draws.client(0, 0, private=False).seed
-    assert len(SystemKey.new().bits(0)) == 0
-
-
-def test_draws_of_the_operating_system_are_uniform_and_gaussian() -> None:
-    # 5 standard errors: of a mean of 1e5 uniforms 0.0046, of Gaussians 0.016.
-    assert abs(SystemKey.new().uniform(100_000).mean().item() - 0.5) < 0.0046
-    x = SystemKey.new().gaussian(100_000)
-    assert abs(x.mean().item()) < 0.016
-    assert abs(x.std().item() - 1) < 0.0112
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,23 @@ def test_dnc_with_an_empty_intersection_takes_the_least_suspicious_row() -> None
     assert torch.equal(out, x.x[int(total.argmin())])
 
 
+@pytest.mark.parametrize("rule", [DnC(f=1), FoolsGold(), FLAME()])
+def test_rows_of_which_none_is_finite_move_nothing(rule: Defense[Any]) -> None:
+    masks = BinaryMasks(torch.ones(4, 2, dtype=torch.bool), torch.full((4, 1), torch.nan))
+    view = view_of(masks)
+    assert answer(rule, masks, view).tolist() == [0.5, 0.5, 0.0]  # the middle of the alphabet
+    assert kept(view) == [False] * 4
+
+
+def test_flame_averages_what_is_finite_of_half_of_the_rows() -> None:
+    x = floats([3, 4], [3, 4], [torch.nan, 0], [0, torch.inf])
+    view = view_of(x)
+    out = answer(FLAME(), x, view)  # noise of 0.001 median norms, which are 5
+    torch.testing.assert_close(out, torch.tensor([3.0, 4.0]), rtol=0, atol=0.05)
+    assert kept(view) == [True, True, False, False]
+    assert view.findings.notes == {"fell_back": "no cluster"}
+
+
 def test_fltrust_rescales_to_the_servers_norm_and_weights_by_the_cosine() -> None:
     # g_0 = (3, 4), norm 5. (6, 8): trust 1, becomes (3, 4). (0, 2): trust .8, becomes (0, 5).
     # (-1, -1): trust 0. Sum of trusts 1.8: (3, 4 + 4) / 1.8. Not rescaled: (6, 9.6) / 1.8.

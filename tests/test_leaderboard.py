@@ -11,9 +11,10 @@ import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,20 @@ from fedbench.leaderboard.check import check, claim
 from fedbench.leaderboard.entry import (
     Entry,
     Price,
+    Replay,
     Statement,
 )
-from fedbench.leaderboard.entry_rules import NOTICES, RULES, SOUND, errors, judge, outdated
+from fedbench.leaderboard.entry_rules import (
+    NOTICES,
+    RULES,
+    SOUND,
+    climbing,
+    errors,
+    judge,
+    outdated,
+)
 from fedbench.leaderboard.rank import apart, ranking, resolution, surely_better, total
-from fedbench.leaderboard.replays import Comparison, Part, disagreements
+from fedbench.leaderboard.replays import Claim, Comparison, Part, disagreements, status
 from fedbench.leaderboard.resampling import detectable, surest
 from fedbench.leaderboard.rules import PUBLISHED, Limits, Rules, losses, numbered, versions
 from fedbench.leaderboard.submission import Submission, infer, plan, submit
@@ -218,6 +228,20 @@ def test_what_a_client_spends_is_added_up_over_the_rounds() -> None:
         | {"downlink_bits": 0},
     ]  # fmt: skip
     assert spending(changed(record, rounds=rounds)) == [5.0, 7.0, 7.0]
+
+
+def test_a_client_that_drops_out_was_sent_to_and_the_curve_ends_at_the_bits_of_the_record() -> None:
+    # 5 clients are asked, who get 2 bits each. Round 0: 3 come, of whom 2 are benign and send 6
+    # bits each. Round 1: nobody comes.
+    base = asdict(played().rounds[0]) | {"downlink_bits": 10 * D, "uplink_bits": 0}
+    rounds = [
+        base | {"clients": [0, 1, 2], "malicious": 1, "dropped": 2, "benign_uplink_bits": 12 * D},
+        base | {"step": 1, "clients": [], "malicious": 0, "dropped": 5, "benign_uplink_bits": 0},
+    ]
+    lossy = changed(played(), rounds=rounds, result__downlink_bits_per_parameter=2.0)
+    assert spending(lossy) == [8.0, 10.0]
+    complaints = [f.text for f in judge(case([lossy])) if "downlink bits" in f.text]
+    assert complaints == [], "two rounds of two bits are two bits a client and round"
 
 
 def test_the_accuracy_of_a_run_is_the_mean_of_its_last_looks() -> None:
@@ -447,6 +471,18 @@ def test_a_doubt_stands_beside_an_entry_and_keeps_none_out(rule: str) -> None:
     judged = case(records(), **(fields[0] if fields else {}))
     assert broken(judged, "warning") == {rule}
     assert broken(judged) == set()
+
+
+def test_a_rise_is_that_of_means_of_looks_and_not_of_single_ones_that_swing() -> None:
+    # Means of two looks, a third of six apart: (0.9 + 0.6) / 2 - (0.4 + 0.6) / 2.
+    looks = (0.5, 0.5, 0.4, 0.6, 0.9, 0.6)
+    record = played(rounds=6)
+    rounds = [asdict(r) | {"accuracy": x} for r, x in zip(record.rounds, looks, strict=True)]
+    rules = Rules.model_validate(RULES_1 | {"looks": 2})
+    judged = case([changed(record, rounds=rounds)], rules=rules, **OPEN)
+    assert list(climbing(judged)) == [
+        "clean accuracy gained 25.0 points over the last third of the looks"
+    ]
 
 
 def test_an_entry_is_outdated_by_what_it_met_and_not_by_the_version_that_played_it() -> None:
@@ -1040,6 +1076,33 @@ def test_a_replay_of_more_cells_must_differ_more_surely() -> None:
     differing = disagreements([noisy, even, far, *others], RULES_OF)
     assert differing.pop(far.part) == ["accuracy"]
     assert set(map(tuple, differing.values())) == {()}
+
+
+INTEL, AMD = "x86_64 Intel Xeon", "x86_64 AMD EPYC"
+
+
+@pytest.mark.parametrize(
+    ("replays", "expected"),
+    [
+        ([("A", INTEL)], "replayed"),
+        ([("A", INTEL), ("A", AMD), ("B", AMD)], "replicated"),
+        ([("A", INTEL), ("A", AMD)], "replayed"),
+        ([("A", INTEL), ("B", INTEL)], "replayed"),
+        ([("A", INTEL), ("A", AMD), ("A", INTEL)], "replayed"),
+    ],
+)
+def test_any_two_replays_of_other_parties_on_other_processors_replicate_an_entry(
+    replays: list[tuple[str, str]], expected: str
+) -> None:
+    records = runs()
+    for order in permutations(replays):
+        again = [Replay(**TYPED | {"by": by, "processor": where}) for by, where in order]
+        mine = entry().model_copy(update={"replays": again})
+        same = [records] * len(again)
+        judged = Claim(Path("it"), mine, records, (), same, RULES_OF, season=None)
+        assert status(judged) == expected, order
+        partly = replace(judged, replayed=[records[:3]] * len(again))
+        assert status(partly) == "submitted"
 
 
 def test_an_entry_that_breaks_a_rule_is_not_played_again(board: Path) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.run import begin, play_round
-from fedbench_attacks.a3fl import A3FL, cosine, unlearned
+from fedbench_attacks.a3fl import A3FL, BATCH, cosine, unlearned
 from fedbench_attacks.iba import IBA, NOT_YET, WIDTH, Trigger, generator_shapes, quietest
 from fedbench_attacks.pixel import Pixel
 
@@ -158,7 +159,7 @@ def linear(weights: Tensor, x: Tensor, y: Tensor, gradient: Tensor | None = None
             loss = losses(tree, images, y).mean()
         return torch.autograd.grad(loss, images)[0]
 
-    return Rehearsal(x, y, ("w",), losses, gradients, pixels, lambda *_: {"w": weights})
+    return Rehearsal(x, y, 2, ("w",), losses, gradients, pixels, lambda *_: {"w": weights})
 
 
 def shown(attack: Attack, lab: Rehearsal) -> AttackView:
@@ -196,7 +197,7 @@ def test_a3fl_goes_against_the_model_that_unlearns_as_far_as_its_balance_says() 
     gradient[1:, 1:] = 11 * WEIGHTS[1:, 1:] / 0.131441
     lab = linear(WEIGHTS, IMAGES, torch.tensor([0]), gradient)
     attack = A3FL(size=2, target=1, steps=1, step=0.1)
-    after = unlearned(shown(attack, lab), {"w": WEIGHTS}, IMAGES, torch.tensor([0]))["w"]
+    after = unlearned(shown(attack, lab), {"w": WEIGHTS}, IMAGES, torch.tensor([0]), count())["w"]
     torch.testing.assert_close(after[1:, 1:], -10 * WEIGHTS[1:, 1:], rtol=1e-5, atol=0)
     assert float(after[0, 0]) == 9.0
     # w is steeper by 10 * balance * cos on the other side; the cosine is nearly 1.
@@ -209,6 +210,39 @@ def test_a3fl_goes_against_the_model_that_unlearns_as_far_as_its_balance_says() 
         seed | {"a": torch.tensor([4.0]), "b": torch.tensor([3.0])},
         ("a", "b"),
     ) == pytest.approx(24 / 25)
+
+
+def drawing(lab: Rehearsal) -> tuple[Rehearsal, list[int], list[int]]:
+    """Return the rehearsal, and the numbers of the draws that its two gradients will get."""
+    of_weights: list[int] = []
+    of_images: list[int] = []
+
+    def gradients(tree: Tree, x: Tensor, y: Tensor, draw: int) -> Tensor:
+        of_weights.append(draw)
+        return torch.ones(9)
+
+    def pixels(tree: Tree, x: Tensor, y: Tensor, draw: int) -> Tensor:
+        of_images.append(draw)
+        return lab.pixels(tree, x, y, draw)
+
+    return dataclasses.replace(lab, gradients=gradients, pixels=pixels), of_weights, of_images
+
+
+def test_a_mask_that_is_drawn_in_every_step_is_another_one_in_every_step() -> None:
+    # Three batches an epoch; five epochs of the model that unlearns, anew every two of four steps.
+    x = IMAGES.expand(2 * BATCH + 1, -1, -1, -1)
+    y = torch.arange(len(x)) % 2
+    lab, of_weights, of_images = drawing(linear(WEIGHTS, x, y))
+    attack = A3FL(size=2, target=1, steps=4, renew=2)
+    attack.learn(shown(attack, lab), None)
+    assert len(of_weights) == len(set(of_weights)) == 2 * 5 * 3
+    assert of_images[::2] == of_images[1::2], "both models are asked with the same mask"
+    assert len(set(of_images)) == 4
+    assert not set(of_images) & set(of_weights)
+    lab, of_weights, of_images = drawing(linear(WEIGHTS, x, y))
+    generator = IBA(target=1, epochs=4)
+    generator.learn(shown(generator, lab), None)
+    assert len(set(of_weights + of_images)) == len(of_weights + of_images) == 1 + 4 * 3
 
 
 def test_a_square_of_a3fl_that_does_not_fit_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import gc
 import io
 import math
 import os
@@ -143,6 +144,10 @@ FOLDING = [
     ("fedavg", "label-flip"),
     ("fedavg", "neurotoxin"),  # reads what was sent in the round before
     ("fedpm", "complement:of=own"),
+    ("fedpm", "complement"),
+    ("fedmrn", "complement"),  # whose bits are over noise of different seeds
+    ("fedpm", "pinning:period=2"),
+    ("fedavg", "model-replacement"),  # its clients train twice, and share a factor
     ("drive", "scale-field"),
     ("fedmrn", "seed-grinding"),
     ("fedavg", "noise"),
@@ -168,7 +173,7 @@ def test_a_streamed_attack_is_the_attack(protocol: str, attack: str) -> None:
         assert any((each.gain or 0) > 0 or each.rejected_malicious for each in folded.rounds)
 
 
-RULES = ("mean", "median", "median:even=lower", "trimmed-mean", "meamed", "vote-margin")
+RULES = ("mean", "median", "median:even=lower", "trimmed-mean", "meamed", "vote-margin", "rlr")
 RULED = [(protocol, rule) for protocol in ("fedpm", "signsgd") for rule in RULES]
 
 
@@ -176,6 +181,12 @@ RULED = [(protocol, rule) for protocol in ("fedpm", "signsgd") for rule in RULES
 @pytest.mark.parametrize(("protocol", "rule"), [*RULED, ("fedpm", "log-odds-cap")])
 def test_a_rule_of_sums_or_counts_answers_the_same(protocol: str, rule: str) -> None:
     require_equal(*both(protocol=protocol, defense=rule, attack="complement:of=own"))
+
+
+def test_crfl_needs_no_more_than_sums() -> None:
+    assert needs_sums(prepare(scenario(protocol="fedavg", defense="crfl"), "cpu"))
+    whole, folded = both(protocol="fedavg", defense="crfl:c=1", attack="sign-flip")
+    require_equal(whole, folded)
 
 
 @pytest.mark.edges("fedavg-dp-fedavg:clip=1,z=1", "fedpm-randomized-response:p=0.1")
@@ -267,6 +278,21 @@ KEPT = [
     ("fedavg", "nnm+trimmed-mean", "sign-flip"),
     ("fedpm", "nnm+multi-krum", "mask-ipm"),
     ("fsl", "nnm+median", "rank-reversal"),
+    ("fedavg", "rlr", "sign-flip"),  # of bits counts are enough
+    ("fedavg", "bulyan:f=1", "sign-flip"),
+    ("fsl", "bulyan:f=1", "rank-reversal"),
+    ("qsgd", "dnc:iterations=2,sketch=500", "sign-flip"),
+    ("fedavg", "nnm+dnc", "sign-flip"),
+    ("fedpm", "geometric-median", "mask-ipm"),
+    ("fsl", "nnm+geometric-median:smooth=0.1", "rank-reversal"),
+    ("drive", "caf", "scale-field"),
+    ("fedavg", "nnm+caf", "malformed"),
+    ("fedavg", "cge", "noise"),
+    ("topk", "norm-bound:noise=0.01", "sign-flip"),
+    ("fedavg", "nna", "sign-flip"),
+    ("fedpm", "fltrust", "mask-ipm"),
+    ("signsgd", "flame", "margin"),
+    ("fedavg", "centered-clipping:steps=3", "ipm"),  # from the last answer
 ]
 
 
@@ -521,7 +547,7 @@ def test_whatever_can_be_streamed_is_equal(attack: str) -> None:
             {"protocol": "byz-ef21", "attack": "min-max"},
             "a packet of a patch does not say all of its values; use --attack sign-flip",
         ),
-        ({"defense": "rlr"}, "defense rlr reads each of them; use --defense median"),
+        ({"defense": "signguard"}, "defense signguard reads each of them; use --defense median"),
         ({"defense": "clip:c=1+mean"}, "reads each of them; use --defense median"),
         ({"attack": "poisonedfl"}, "attack poisonedfl reads each of them; use --attack sign-flip"),
         ({"attack": "opt-ipm"}, "attack opt-ipm asks the rule, learns or recruits"),
@@ -547,10 +573,10 @@ def test_only_rounds_of_gigabytes_are_streamed_unasked(monkeypatch: pytest.Monke
     monkeypatch.setattr(streamable, "LARGEST", 24 * 10 * d - 1)
     assert streams(large, None)
     assert not streams(large, False)
-    whole = prepare(scenario(protocol="fedpm", defense="geometric-median"), "cpu")
+    whole = prepare(scenario(protocol="fedpm", defense="signguard"), "cpu")
     assert not streams(whole, None)  # it fits in this machine
     monkeypatch.setattr(streamable, "memory", lambda: 24 * 10 * d - 1)
-    with pytest.raises(Incompatible, match="geometric-median reads each of them"):
+    with pytest.raises(Incompatible, match="signguard reads each of them"):
         streams(whole, None)
 
 
@@ -562,7 +588,8 @@ def test_a_rule_of_distances_needs_room_for_all_pairs(monkeypatch: pytest.Monkey
     for rule in ("krum", "nnm+median"):
         why = obstacle(prepare(scenario(protocol="fedavg", defense=rule), "cpu"))
         assert why == f"defense {rule} compares all pairs of them; use --defense median"
-    assert obstacle(prepare(scenario(protocol="fedavg", defense="median"), "cpu")) is None
+    for rule in ("median", "cge", "norm-bound", "fltrust", "rlr"):  # of columns or of single rows
+        assert obstacle(prepare(scenario(protocol="fedavg", defense=rule), "cpu")) is None
     why = obstacle(prepare(scenario(protocol="fedavg", attack="min-max"), "cpu"))
     assert why == "attack min-max may compare all pairs of them; use --attack sign-flip"
     monkeypatch.setattr(streamable, "LARGEST", 0)
@@ -577,9 +604,9 @@ def test_the_command_refuses_a_round_that_fits_in_no_memory_before_it_writes(
     monkeypatch.setattr(streamable, "LARGEST", 1)
     monkeypatch.setattr(streamable, "memory", lambda: 1)
     out = tmp_path / "runs"
-    words = "attack -p fedavg:lr=0.1 -d geometric-median -a none --dataset digits --model micro"
+    words = "attack -p fedavg:lr=0.1 -d signguard -a none --dataset digits --model micro"
     words += f" --seeds 0 --clients 6 --per-round 6 --rounds 1 --epochs 1 --device cpu --out {out}"
-    assert "defense geometric-median reads each of them" in mistake(*words.split())
+    assert "defense signguard reads each of them" in mistake(*words.split())
     assert not out.exists()
 
 
@@ -698,6 +725,50 @@ def test_no_more_clients_are_in_memory_than_asked(monkeypatch: pytest.MonkeyPatc
         play(played, executor="loop", stream=True, chunk=4)
         assert at_once == [4, 2, *own]  # six benign clients, then the adversary's four
         at_once.clear()
+
+
+def live_bytes() -> int:
+    """Return the bytes of all tensors and packets that are alive; shared memory counts once."""
+    gc.collect()
+    memories: dict[int, int] = {}
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.Tensor):
+            storage = thing.untyped_storage()
+            memories[storage.data_ptr()] = storage.nbytes()
+        elif type(thing) is Packet:
+            memories[id(thing)] = len(thing.data)
+    return sum(memories.values())
+
+
+@pytest.mark.parametrize(
+    ("rule", "attack"),
+    [
+        ("mean", "sign-flip"),  # whose messages are added up
+        ("median", "ipm"),  # which reads their packets again
+        ("multi-krum", "min-max"),  # both read them
+        ("mean", "ipm:knows=colluders"),  # whose clients train twice
+    ],
+)
+def test_messages_of_earlier_clients_are_not_alive_while_the_next_ones_train(
+    rule: str, attack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive: list[int] = []  # bytes when each client begins: six benign ones, then the other four
+    train = Loop.train
+
+    def watched(self: Loop, clients: Sequence[Client]) -> Trained:
+        alive.extend(live_bytes() for _ in clients)
+        return train(self, clients)
+
+    monkeypatch.setattr(Loop, "train", watched)
+    asked = scenario(protocol="fedavg", defense=rule, attack=attack, rounds=1, partition="iid")
+    record = play(asked, executor="loop", stream=True, chunk=1)
+    row = 4 * record.parameters
+    # The sums and the message of the client before are there from the third client on.
+    assert alive[2] > alive[0] + 2 * row
+    owned = [alive[start:][:4] for start in range(6, len(alive), 4)]
+    for settled, *later in (alive[2:6], *(measured[1:] for measured in owned)):
+        assert len(later) >= 2
+        assert max(later) - settled < row / 2
 
 
 def test_sums_by_hand() -> None:

@@ -1,7 +1,8 @@
 """A3FL, a backdoor whose trigger adapts to the model and to one that unlearns it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -76,15 +77,17 @@ class A3FL(Pixel):
         square = self.square(x, learned)
         tree = view.ahead()
         other = tree
+        draws = count()  # for protocols that draw a mask in every step
         for step in range(self.steps):
             if step % self.renew == 0 and self.balance > 0:
-                other = unlearned(view, tree, self.stamp(x, 0, self.size, square), y)
+                other = unlearned(view, tree, self.stamp(x, 0, self.size, square), y, draws)
             stamped = self.stamp(x, 0, self.size, square)
-            slope = view.image_gradient(tree, stamped, wanted, step)
+            draw = next(draws)
+            slope = view.image_gradient(tree, stamped, wanted, draw)
             if self.balance > 0:
                 assert view.rehearsal is not None
                 weight = self.balance * cosine(tree, other, view.rehearsal.names)
-                slope = slope + weight * view.image_gradient(other, stamped, wanted, step)
+                slope = slope + weight * view.image_gradient(other, stamped, wanted, draw)
             uphill = slope[:, :, -self.size :, -self.size :].sum(dim=0).sign()
             square = torch.clamp(square - self.step * (high - low) * uphill, low, high)
         return square
@@ -98,8 +101,11 @@ def drawn(view: AttackView) -> tuple[Tensor, Tensor]:
     return x[chosen], y[chosen]
 
 
-def unlearned(view: AttackView, tree: Tree, x: Tensor, y: Tensor) -> Tree:
-    """Return the tree after training on images ``x`` with their true labels ``y``."""
+def unlearned(view: AttackView, tree: Tree, x: Tensor, y: Tensor, draws: Iterator[int]) -> Tree:
+    """Return the tree after training on images ``x`` with their true labels ``y``.
+
+    ``draws`` numbers the draws of the gradients.
+    """
     assert view.rehearsal is not None
     names = view.rehearsal.names
     sizes = [tree[name].numel() for name in names]
@@ -107,8 +113,8 @@ def unlearned(view: AttackView, tree: Tree, x: Tensor, y: Tensor) -> Tree:
     speed: Tensor | float = 0.0
     for epoch in range(EPOCHS):
         order = view.key.fold("unlearned", epoch).permutation(len(x)).to(x.device)
-        for draw, rows in enumerate(torch.split(order, BATCH)):
-            speed = MOMENTUM * speed + view.gradient(now, x[rows], y[rows], draw)
+        for rows in torch.split(order, BATCH):
+            speed = MOMENTUM * speed + view.gradient(now, x[rows], y[rows], next(draws))
             for name, part in zip(names, torch.split(speed, sizes), strict=True):
                 now[name] = now[name] - RATE * part.reshape(now[name].shape)
     return now

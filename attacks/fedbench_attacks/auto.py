@@ -269,7 +269,8 @@ class Rehearsed:
         """Return everything that could be tried, in the order of a first round."""
         g = self.gradient
         origin = self.origins[0]
-        wrong = (self.y + 1) % (int(self.y.max()) + 1)
+        assert self.view.rehearsal is not None
+        wrong = (self.y + 1) % self.view.rehearsal.classes
         directions = {
             "gradient": g,
             "gradient sign": torch.sign(g),

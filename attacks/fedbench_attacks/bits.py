@@ -32,9 +32,14 @@ def with_bits(payload: Any, bits: Tensor) -> Any:
 def ones_of(view: AttackView, knows: Literal["colluders", "all"]) -> tuple[Tensor, int]:
     """Return how many messages it reads, or its own if none, say 1, ``(d,)`` int64, of how many."""
     view.notes["benign"] = messages_read(view, knows)
+    return ones_among(view, view.seen if len(view.seen) else view.own)
+
+
+def ones_among(view: AttackView, messages: Payload) -> tuple[Tensor, int]:
+    """Return how many of these ``messages``, or those behind its sums, say 1, and of how many."""
     if view.sums is not None and len(view.sums):  # none where floats beside all bits are NaN
         return view.sums.ones().long(), len(view.sums)
-    read = bits_of(view.seen if len(view.seen) else view.own)
+    read = bits_of(messages)
     return read.sum(dim=0), len(read)
 
 
@@ -75,12 +80,18 @@ class Complement(Attack):
     def needs(self) -> Knowledge:
         return Knowledge("own" if self.of == "own" else "colluders")
 
+    @property
+    def folds(self) -> bool:
+        return True
+
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
         own = bits_of(view.own)
         majority = self.of == "majority" and not isinstance(view.own, NoiseMasks)
         view.notes["of"] = "majority" if majority else "own"
-        b = 2 * own.sum(dim=0) > len(own) if majority else own
-        return with_bits(view.own, ~b), memory
+        if not majority:
+            return with_bits(view.own, ~own), memory
+        ones, rows = ones_among(view, view.own)
+        return with_bits(view.own, 2 * ones <= rows), memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,13 +157,24 @@ class Pinning(Reader):
     def __post_init__(self) -> None:
         require("Pinning.period", self.period, self.period >= 1, ">= 1")
 
-    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+    @property
+    def folds(self) -> bool:
+        return True
+
+    def look(self, view: AttackView, memory: Any) -> tuple[Tensor, Any]:
+        """Return the mask ``(d,)`` bool that is pinned in this period."""
         now = view.step // self.period
         view.notes["pinned"] = memory is None or memory[0] != now
         if view.notes["pinned"]:
             counts, b = ones_of(view, self.knows)
-            memory = (now, 2 * counts <= b)  # the mask that is pinned in this period
-        return with_bits(view.own, memory[1]), memory
+            memory = (now, 2 * counts <= b)
+        return memory[1], memory
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        mask = view.looked
+        if mask is None:
+            mask, memory = self.look(view, memory)
+        return with_bits(view.own, mask), memory
 
 
 TIES = {"stays": 0, "up": 1, "down": -1}

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any, ClassVar, Self
 
 import torch
@@ -202,12 +203,13 @@ class IBA(Attack):
         adam = Adam(lr=self.rate)
         generator = past.generator
         moments = adam.init(generator)
+        draws = count(1)  # draw 0 is that of the honest gradient
         for epoch in range(self.epochs):
             order = view.key.fold("generator", epoch).permutation(len(x)).to(x.device)
-            for draw, rows in enumerate(torch.split(order, BATCH)):
+            for rows in torch.split(order, BATCH):
                 stamp = partial(past.stamp, x[rows], eps)
                 stamped, back = torch.func.vjp(stamp, generator)[:2]
-                slope = view.image_gradient(tree, stamped, wanted[rows], draw)
+                slope = view.image_gradient(tree, stamped, wanted[rows], next(draws))
                 generator, moments = adam.step(generator, back(slope)[0], moments)
         return generator
 

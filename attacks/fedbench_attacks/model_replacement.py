@@ -45,6 +45,10 @@ class ModelReplacement(Pixel):
     def needs(self) -> Knowledge:
         return Knowledge("colluders")
 
+    @property
+    def folds(self) -> bool:
+        return True
+
     def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
         """Add the pull back to what was received; statistics have no gradient."""
 
@@ -61,6 +65,6 @@ class ModelReplacement(Pixel):
         return pulled
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        scale = view.n / len(view.own) if self.scale is None else self.scale
+        scale = view.n / view.m if self.scale is None else self.scale
         view.notes["scale"] = scale
         return view.compress(view.idle + scale * (view.trained - view.idle)), memory

@@ -2,19 +2,20 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from fedbench.api import Defense, ServerView, Traits
+from fedbench.api import ServerView, Traits
 from fedbench.core.copies import sent
 from fedbench.core.order_statistics import by_tiles
-from fedbench.payload import Payload
+from fedbench.payload import KeptMessages
 
-from .distances import krum_picks, squared_distances
+from .distances import Geometric, Rows, krum_picks, squared_distances
 from .median import near_median
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bulyan(Defense[None]):
+class Bulyan(Geometric[None]):
     """Pick ``theta = n - 2 f`` rows by Krum, average the ``theta - 2 f`` values next to the median.
 
     Krum picks one row and scores again those that are left, without it (D2: none is picked twice),
@@ -50,10 +51,15 @@ class Bulyan(Defense[None]):
     def candidates(self, squared: Tensor) -> Tensor:
         return krum_picks(squared, self._picks(len(squared)), self.f or 0)
 
-    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        x = received.values()
+    def answer(self, x: Rows, origin: Tensor, state: None, view: ServerView) -> tuple[Tensor, None]:
         chosen = self.candidates(squared_distances(x))
         view.findings.kept = chosen.cpu()
-        rows = sent(view.findings.kept.nonzero()[:, 0], x.device)
+        rows = view.findings.kept.nonzero()[:, 0]
         count = max(self._picks(len(x)) - 2 * (self.f or 0), 1)
-        return by_tiles(x, lambda sorted_: near_median(sorted_, count), rows), None
+
+        def inner(sorted_: Tensor) -> Tensor:
+            return near_median(sorted_, count)
+
+        if isinstance(x, KeptMessages):
+            return torch.cat([by_tiles(tile, inner) for tile in x.take(rows).columns()]), None
+        return by_tiles(x, inner, sent(rows, x.device)), None

@@ -5,16 +5,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbench.api import Defense, ServerView, Traits
-from fedbench.payload import Payload
+from fedbench.api import ServerView, Traits
 
-from .distances import combine, gram
+from .distances import Geometric, Rows, combine, gram
 
 _EQUAL = 1 - 1e-9  # eigenvalues closer than that are one, to which a space of vectors belongs
 
 
 @dataclass(frozen=True, kw_only=True)
-class CAF(Defense[None]):
+class CAF(Geometric[None]):
     """Weigh rows by ``c``, filter while ``sum_i c_i > n - 2 f``, answer the least spread mean.
 
     From ``c = 1`` on: ``mu`` is the weighted mean, ``v`` the top eigenvector of the weighted
@@ -52,8 +51,7 @@ class CAF(Defense[None]):
         # to f of them are gone before f is lost of the others, and a mean without them is found.
         return min(self.f or 0, (n - 1) // 2)
 
-    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        x = received.values()
+    def answer(self, x: Rows, origin: Tensor, state: None, view: ServerView) -> tuple[Tensor, None]:
         products, finite = (part.cpu() for part in gram(x))  # the filter is the processor's
         rows = finite.nonzero()[:, 0]
         share = torch.zeros(len(x), dtype=torch.float64)

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbench.api import Defense, ServerView, Traits
+from fedbench.api import ServerView, Traits
 from fedbench.core.errors import require
-from fedbench.payload import Payload
 
-from .distances import combine, gram, middle
+from .distances import Geometric, Rows, combine, gram, middle
 
 
 @dataclass(frozen=True, kw_only=True)
-class CenteredClipping(Defense[Tensor]):
+class CenteredClipping(Geometric[Tensor]):
     """Iterate ``v <- v + 1/n sum_i (x_i - v) min(1, tau / |x_i - v|)`` from the last round's ``v``.
 
     Before the first round ``v`` is the middle of the alphabet. A row that is not finite counts in
@@ -42,12 +41,11 @@ class CenteredClipping(Defense[Tensor]):
     def tolerates(self, n: int) -> int:
         return n - 1 if self.tau is not None else (n - 1) // 2
 
-    def aggregate(
-        self, received: Payload, state: Tensor | None, view: ServerView
+    def answer(
+        self, x: Rows, origin: Tensor, state: Tensor | None, view: ServerView
     ) -> tuple[Tensor, Tensor]:
-        x = received.values()
         n = len(x)
-        v = received.origin() if state is None else state
+        v = origin if state is None else state
         g, finite = (part.cpu() for part in gram(x, v))  # the steps are the processor's
         lengths = g.diagonal()
         share = torch.zeros(n, dtype=torch.float64)

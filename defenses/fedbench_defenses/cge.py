@@ -5,15 +5,15 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedbench.api import Defense, ServerView, Traits
+from fedbench.api import ServerView, Traits
 from fedbench.payload import Payload
 
-from .distances import combine, norms, smallest
+from .distances import Geometric, Rows, combine, norms, smallest
 from .norm_bound import CONSTANT
 
 
 @dataclass(frozen=True, kw_only=True)
-class CGE(Defense[None]):
+class CGE(Geometric[None]):
     """Average the ``n - f`` rows of smallest norm.
 
     Norms are measured from the middle of the alphabet. Rows that tie for the last places share
@@ -32,6 +32,7 @@ class CGE(Defense[None]):
     """
 
     without: ClassVar[dict[type[Payload], str]] = CONSTANT
+    pairs: ClassVar[bool] = False
     f: int | None = None
 
     def traits(self) -> Traits:
@@ -43,9 +44,8 @@ class CGE(Defense[None]):
     def tolerates(self, n: int) -> int:
         return self.f or 0
 
-    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        x = received.values()
+    def answer(self, x: Rows, origin: Tensor, state: None, view: ServerView) -> tuple[Tensor, None]:
         count = len(x) - (self.f or 0)
-        share = smallest(norms(x, received.origin()), count).cpu()
+        share = smallest(norms(x, origin), count).cpu()
         view.findings.kept = share > 0
         return combine(share / count, x), None

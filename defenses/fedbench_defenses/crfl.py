@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
 from fedbench.core.errors import require
-from fedbench.payload import Payload, SignBits
+from fedbench.payload import FoldedMessages, Payload, SignBits
 
 from .distances import real_dtype
 from .fldetector import NO_UPDATES, sent_model
@@ -62,7 +62,18 @@ class CRFL(Defense[None]):
         return n - 1  # whatever the mean is, the model's norm is bounded
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        mean = Mean().aggregate(received, None, view)[0].to(torch.float64)
+        mean = Mean().aggregate(received, None, view)[0]
+        return self._noised(mean, view).to(real_dtype(received.values())), None
+
+    def aggregate_sums(
+        self, received: FoldedMessages, state: None, view: ServerView
+    ) -> tuple[Tensor, None]:
+        mean = Mean().aggregate_sums(received, None, view)[0]
+        return self._noised(mean, view).to(real_dtype(received.form.values())), None
+
+    def _noised(self, mean: Tensor, view: ServerView) -> Tensor:
+        """Return ``(k,)`` float64: from the broadcast model to the clipped one with noise."""
+        mean = mean.to(torch.float64)
         sent = sent_model("crfl", view, len(mean)).to(torch.float64)
         model = sent + mean if bool(torch.isfinite(mean).all()) else sent
         norm = float(torch.linalg.vector_norm(model))
@@ -70,4 +81,4 @@ class CRFL(Defense[None]):
         drawn = view.key.fold("crfl").gaussian(len(model), device=model.device)
         noised = model / max(1.0, norm / rho) + self.noise * drawn.to(model)
         view.findings.notes |= {"norm": norm, "clipped": norm > rho}
-        return (noised - sent).to(real_dtype(received.values())), None
+        return noised - sent

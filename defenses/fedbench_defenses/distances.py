@@ -1,20 +1,62 @@
 """Distances and angles of whole rows, and Krum's scores of them."""
 
 import dataclasses
+from abc import abstractmethod
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from fedbench.api import Defense, ServerView, State
 from fedbench.core.copies import sent
 from fedbench.core.devices import accelerated
 from fedbench.core.tiling import finite_rows, tiles
-from fedbench.payload import KeptMessages
+from fedbench.payload import KeptMessages, Payload
+
+Rows = Tensor | KeptMessages  # ``(n, k)``, or messages whose rows are decoded where they are read
 
 
-def norms(x: Tensor, origin: Tensor) -> Tensor:
+class Geometric(Defense[State]):
+    """Rule that reads rows by the functions of this file alone, so their packets are enough."""
+
+    @abstractmethod
+    def answer(
+        self, x: Rows, origin: Tensor, state: State | None, view: ServerView
+    ) -> tuple[Tensor, State | None]:
+        """Return what `aggregate` returns, from rows and the middle ``(k,)`` of the alphabet."""
+
+    def aggregate(
+        self, received: Payload, state: State | None, view: ServerView
+    ) -> tuple[Tensor, State | None]:
+        return self.answer(received.values(), received.origin(), state, view)
+
+    def aggregate_kept(
+        self, received: KeptMessages, state: State | None, view: ServerView
+    ) -> tuple[Tensor, State | None]:
+        return self.answer(received, received.form.origin(), state, view)
+
+
+def tiles_of(x: Rows, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Cut rows and vectors ``(k,)`` into the same few columns, see `fedbench.core.tiling.tiles`."""
+    return x.tiles(*vectors) if isinstance(x, KeptMessages) else tiles(x, *vectors)
+
+
+def finite_of(x: Rows) -> Tensor:
+    """``(n,)`` bool: rows that are finite; a mixed one is where all that it is made of are."""
+    if not isinstance(x, KeptMessages):
+        return finite_rows(x)
+    return x.finite if x.shares is None else _untouched(x.shares, x.finite)
+
+
+def _untouched(shares: Tensor, finite: Tensor) -> Tensor:
+    """Return which mixed rows ``(m,)`` have no share ``(m, n)`` of a row that is not finite."""
+    return ~(shares[:, ~finite] > 0).any(dim=1)
+
+
+def norms(x: Rows, origin: Tensor) -> Tensor:
     """Return the norms ``(n,)`` float64 of rows about ``origin (k,)``; inf for one not finite."""
-    squared = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    for tile, middle in tiles(x, origin):
+    squared = torch.zeros(len(x), dtype=torch.float64, device=origin.device)
+    for tile, middle in tiles_of(x, origin):
         squared += (tile.to(torch.float64) - middle.to(torch.float64)).square_().sum(dim=1)
     return squared.nan_to_num_(nan=torch.inf, posinf=torch.inf).sqrt_()
 
@@ -44,7 +86,7 @@ def real_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def combine(share: Tensor, x: Tensor, origin: Tensor | None = None) -> Tensor:
+def combine(share: Tensor, x: Rows, origin: Tensor | None = None) -> Tensor:
     """Return ``origin + sum_i share_i (x_i - origin)``, summed in float64.
 
     Rows of share 0 are not read. Without an origin the shares add up to one. Float rows give
@@ -52,47 +94,51 @@ def combine(share: Tensor, x: Tensor, origin: Tensor | None = None) -> Tensor:
     """
     here = share.cpu()
     chosen = here.nonzero()[:, 0]
-    share = sent(here[chosen], x.device)
-    rows = sent(chosen, x.device)
-    out = torch.empty(x.shape[1], dtype=torch.float64, device=x.device)
-    for tile, part in tiles(x, out):
-        part.copy_(share @ tile[rows].to(torch.float64))
+    form = x.form.values() if isinstance(x, KeptMessages) else x
+    some = x.take(chosen) if isinstance(x, KeptMessages) else x
+    share = sent(here[chosen], form.device)
+    rows = sent(chosen, form.device)
+    out = torch.empty(form.shape[1], dtype=torch.float64, device=form.device)
+    for tile, part in tiles_of(some, out):
+        read = tile if len(tile) == len(rows) else tile[rows]
+        part.copy_(share @ read.to(torch.float64))
     if origin is not None:
         out += (1 - share.sum()) * origin.to(torch.float64)
-    return out.to(x.dtype) if x.is_floating_point() else out
+    return out.to(form.dtype) if form.is_floating_point() else out
 
 
-def gram(x: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def gram(x: Rows, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the inner products ``(n, n)`` float64 about ``origin``, and which rows are finite.
 
     The default origin is the row of smallest norm, which no attacker can make larger than a benign
     one: uncentred, rows that differ little cancel; centred on a row that an attacker made huge,
-    everything does. In float64 1e30 has a square. A row that is not finite has products 0.
+    everything does. In float64 1e30 has a square. A row that is not finite has products 0. Products
+    of mixed messages are those of their parts, since shares add up to one.
     """
-    finite = finite_rows(x)
-    if origin is None:
-        origin = x.index_select(0, _shortest(_sizes(x)))[0]
-    products = _products(x, origin, finite)
+    if isinstance(x, KeptMessages) and x.shares is not None:
+        products, of_parts = gram(dataclasses.replace(x, shares=None), origin)
+        within = torch.where(of_parts, x.shares, 0.0)
+        finite = _untouched(x.shares, of_parts)
+        products = within @ products @ within.T
+        return torch.where(finite[:, None] & finite, products, 0.0), finite
+    finite = finite_of(x)
+    origin = _nearest(x) if origin is None else origin
+    if isinstance(x, KeptMessages):
+        products = torch.zeros(len(x), len(x), dtype=torch.float64, device=origin.device)
+        for some, middle in x.tiles(origin):
+            products += _products(some, middle, finite)
+    else:
+        products = _products(x, origin, finite)
     return (products + products.T) / 2, finite
 
 
-def gram_of_packets(received: KeptMessages) -> tuple[Tensor, Tensor]:
-    """Return what `gram` does about the row of smallest norm, of messages kept as packets.
-
-    Products of mixed messages are those of their parts, since shares add up to one.
-    """
-    if received.shares is not None:
-        products, finite = gram_of_packets(dataclasses.replace(received, shares=None))
-        within = torch.where(finite, received.shares, 0.0)
-        return within @ products @ within.T, ~(received.shares[:, ~finite] > 0).any(dim=1)
-    finite = received.finite
-    shortest = _shortest(received.each(_sizes, torch.float64))
-    (nearest,) = received.take(shortest.cpu()).parts()
-    origin = nearest.values()[0]
-    products = torch.zeros(len(received), len(received), dtype=torch.float64, device=origin.device)
-    for x, middle in received.tiles(origin):
-        products += _products(x, middle, finite)
-    return (products + products.T) / 2, finite
+def _nearest(x: Rows) -> Tensor:
+    """Return the row ``(k,)`` of smallest norm."""
+    if not isinstance(x, KeptMessages):
+        return x.index_select(0, _shortest(_sizes(x)))[0]
+    shortest = _shortest(x.each(_sizes, torch.float64))
+    (nearest,) = x.take(shortest.cpu()).parts()
+    return nearest.values()[0]
 
 
 def _sizes(x: Tensor) -> Tensor:
@@ -119,10 +165,10 @@ def _products(x: Tensor, origin: Tensor, finite: Tensor) -> Tensor:
     return products
 
 
-def inner(x: Tensor, origin: Tensor, other: Tensor) -> Tensor:
+def inner(x: Rows, origin: Tensor, other: Tensor) -> Tensor:
     """Return the inner products ``(n,)`` of rows with ``other (k,)``, both about the origin."""
-    out = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    for tile, centre, column in tiles(x, origin, other):
+    out = torch.zeros(len(x), dtype=torch.float64, device=origin.device)
+    for tile, centre, column in tiles_of(x, origin, other):
         middle = centre.to(torch.float64)
         out += (tile.to(torch.float64) - middle) @ (column.to(torch.float64) - middle)
     return out
@@ -136,19 +182,19 @@ def cosines(products: Tensor) -> Tensor:
     return ((cosine + cosine.T) / 2).clamp_(-1, 1).fill_diagonal_(1)
 
 
-def clipped_mean(x: Tensor, origin: Tensor, norms: Tensor, chosen: Tensor, limit: Tensor) -> Tensor:
+def clipped_mean(x: Rows, origin: Tensor, norms: Tensor, chosen: Tensor, limit: Tensor) -> Tensor:
     """Return the mean ``(k,)`` of the chosen rows, each no longer than ``limit``."""
     clip = (limit / norms.clamp_min(1e-300)).clamp_max(1)
     share = torch.where(chosen, clip, 0.0) / chosen.sum().clamp_min(1)
     return combine(share, x, origin)
 
 
-def squared_distances(x: Tensor | KeptMessages) -> Tensor:
+def squared_distances(x: Rows) -> Tensor:
     """Return the squared distances ``(n, n)`` float64 of rows or messages, 0 on the diagonal.
 
     A row that is not finite is infinitely far from all others.
     """
-    products, finite = gram_of_packets(x) if isinstance(x, KeptMessages) else gram(x)
+    products, finite = gram(x)
     lengths = products.diagonal()
     squared = (lengths[:, None] + lengths[None, :] - 2 * products).clamp_min_(0)
     squared[~finite] = torch.inf

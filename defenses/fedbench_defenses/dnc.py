@@ -1,30 +1,33 @@
 """Divide and Conquer (DnC), spectral outlier removal."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Defense, ServerView, Traits
+from fedbench.api import ServerView, Traits
+from fedbench.core.copies import sent
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
-from fedbench.core.tiling import finite_rows
-from fedbench.payload import Payload
+from fedbench.payload import KeptMessages
 
+from .distances import Geometric, Rows, finite_of
 from .mean import mean_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class DnC(Defense[None]):
+class DnC(Geometric[None]):
     """Leave out the ``c f`` rows with the largest ``<x_i - mean, v>^2``, average the others.
 
     ``v`` is the top right singular vector of the centred rows, on ``sketch`` random coordinates.
     The projections on ``v`` are ``s u``, with ``u`` the top eigenvector of the rows' Gram matrix to
     the eigenvalue ``s^2``: exact, where the paper iterates. A row must pass all iterations; if none
     does, the one with the lowest sum of scores is the answer, and `findings` say so. A row that is
-    not finite is never averaged. Ignores the clients' sizes; among equal scores the lower row
+    not finite is never averaged; without another one the answer is the alphabet's middle. Ignores
+    the clients' sizes; among equal scores the lower row
     stays. Not proved to be bounded: a row may be far away outside the sketch, and of two at very
     different distances in two directions one iteration sees only the farther.
 
@@ -64,29 +67,49 @@ class DnC(Defense[None]):
     def tolerates(self, n: int) -> int:
         return 0  # the sketch may miss where a row is far away
 
-    def scores(self, x: Tensor, finite: Tensor, key: Key) -> Tensor:
+    def sketched(self, x: Rows, key: Key) -> Iterator[Tensor]:
+        """Yield one sketch of the rows, of packets a few columns at a time."""
+        if isinstance(x, KeptMessages):
+            k = len(x.span)
+            drawn = torch.ones(k, dtype=torch.bool)
+            if k > self.sketch:
+                drawn[key.permutation(k)[self.sketch :]] = False
+            for tile, within in x.tiles(sent(drawn, x.form.values().device)):
+                yield tile[:, within]
+        elif x.shape[1] > self.sketch:
+            drawn = key.permutation(x.shape[1])[: self.sketch].sort().values
+            yield x[:, drawn.to(x.device)]
+        else:
+            yield x
+
+    def scores(self, x: Rows, finite: Tensor, key: Key) -> Tensor:
         """Return the outlier scores ``(n,)`` on one sketch; infinite for a row not finite."""
-        k = x.shape[1]
-        if k > self.sketch:
-            x = x[:, key.permutation(k)[: self.sketch].sort().values.to(x.device)]
-        rows = x[finite].to(torch.float64)
-        rows = rows - rows.mean(dim=0)
-        values, vectors = torch.linalg.eigh(rows @ rows.T)
-        scores = torch.full((len(x),), torch.inf, dtype=torch.float64, device=x.device)
+        products = torch.zeros((), dtype=torch.float64, device=finite.device)
+        for part in self.sketched(x, key):
+            rows = part[finite].to(torch.float64)
+            rows = rows - rows.mean(dim=0)
+            products = products + rows @ rows.T
+        values, vectors = torch.linalg.eigh(products)
+        scores = torch.full_like(finite, torch.inf, dtype=torch.float64)
         scores[finite] = (values[-1:] * vectors[:, -1:].square()).flatten()
         return scores
 
-    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        x = received.values()
-        finite = finite_rows(x)
+    def answer(self, x: Rows, origin: Tensor, state: None, view: ServerView) -> tuple[Tensor, None]:
+        finite = finite_of(x)
         good = finite.clone()
-        total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        total = torch.zeros(len(x), dtype=torch.float64, device=origin.device)
         for i in range(self.iterations):
             scores = self.scores(x, finite, view.key.fold("dnc", i))
             good[scores.sort(stable=True).indices[len(x) - self._out() :]] = False
             total += scores
-        if not bool(good.any()):
-            good[total.sort(stable=True).indices[0]] = True
+        kept = good.cpu()
+        if not bool(kept.any()):
+            order = total.cpu().sort(stable=True)
+            if not bool(torch.isfinite(order.values[0])):
+                view.findings.kept = kept
+                return origin.clone(), None
+            kept[order.indices[0]] = True
             view.findings.notes["fell_back"] = "empty intersection"
-        view.findings.kept = good.cpu()
-        return mean_of(x, view.findings.kept.nonzero()[:, 0]), None
+        view.findings.kept = kept
+        rows = kept.nonzero()[:, 0]
+        return x.take(rows).mean() if isinstance(x, KeptMessages) else mean_of(x, rows), None

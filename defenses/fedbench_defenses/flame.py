@@ -5,11 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbench.api import Defense, ServerView, Traits
+from fedbench.api import ServerView, Traits
 from fedbench.core.errors import require
-from fedbench.payload import Payload
 
-from .distances import clipped_mean, cosines, gram, middle
+from .distances import Geometric, Rows, clipped_mean, cosines, gram, middle
 
 
 def majority_cluster(distances: Tensor, size: int) -> Tensor:
@@ -25,15 +24,15 @@ def majority_cluster(distances: Tensor, size: int) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FLAME(Defense[None]):
+class FLAME(Geometric[None]):
     """Average the largest cluster by angle, clipped to the median norm ``S``, and add noise.
 
     HDBSCAN on cosine distances, with clusters of ``n // 2 + 1`` rows or more, finds at most one:
     the first majority when rows are joined in order of distance. ``S`` is the median over *all*
     rows, and the noise ``N(0, (noise S)^2)`` in each coordinate. Norms and angles are those of
     updates, from the middle of the alphabet; Algorithm 1 takes the angles of whole models. Without
-    a cluster, because half of the rows are not finite, all finite rows are averaged, and `findings`
-    say so. Ignores the clients' sizes.
+    a cluster, because half of the rows are not finite, all finite rows are averaged, ``S`` is the
+    median of their norms, and `findings` say so. Ignores the clients' sizes.
 
     Args:
         noise: Standard deviation of a coordinate's noise, in median norms. The norm of all of it
@@ -58,9 +57,7 @@ class FLAME(Defense[None]):
     def tolerates(self, n: int) -> int:
         return (n - 1) // 2  # then the median norm, which nothing exceeds, is a benign one
 
-    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        x = received.values()
-        origin = received.origin()
+    def answer(self, x: Rows, origin: Tensor, state: None, view: ServerView) -> tuple[Tensor, None]:
         products, averaged = (part.cpu() for part in gram(x, origin))
         norms = torch.where(averaged, products.diagonal().sqrt(), torch.inf)
         typical = middle(norms)
@@ -70,9 +67,10 @@ class FLAME(Defense[None]):
             averaged[averaged.clone()] = cluster
         else:
             view.findings.notes["fell_back"] = "no cluster"
+            typical = middle(norms[averaged]) if bool(averaged.any()) else torch.zeros_like(typical)
         view.findings.kept = averaged
         out = clipped_mean(x, origin, norms, averaged, typical)
         if self.noise > 0:
-            drawn = view.key.fold("flame").normal(len(out), device=x.device)
+            drawn = view.key.fold("flame").normal(len(out), device=origin.device)
             out = out + self.noise * typical.to(out.dtype) * drawn
         return out, None

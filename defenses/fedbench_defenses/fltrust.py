@@ -1,18 +1,18 @@
 """FLTrust, trust by the angle to the server's own message."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Defense, ServerView, Traits
-from fedbench.payload import Payload
+from fedbench.api import ServerView, Traits
 
-from .distances import combine, inner, norms
+from .distances import Geometric, Rows, combine, inner, norms
 
 
 @dataclass(frozen=True, kw_only=True)
-class FLTrust(Defense[None]):
+class FLTrust(Geometric[None]):
     """Average rows weighted by trust ``TS_i = max(cos(g_i, g_0), 0)``, each as long as ``g_0``.
 
     That is ``sum_i TS_i (|g_0| / |g_i|) g_i / sum_i TS_i``, where ``g_i`` are the rows and ``g_0``
@@ -28,17 +28,17 @@ class FLTrust(Defense[None]):
         2021, https://arxiv.org/abs/2012.13995, Algorithm 2.
     """
 
+    pairs: ClassVar[bool] = False
+
     def traits(self) -> Traits:
         return Traits(root=True, detects=True, shift=False, scale=False, sharp=False)
 
     def tolerates(self, n: int) -> int:
         return n - 1  # no row counts for more than the length of the server's message
 
-    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+    def answer(self, x: Rows, origin: Tensor, state: None, view: ServerView) -> tuple[Tensor, None]:
         assert view.root is not None
-        x = received.values()
         root = view.root.values()
-        origin = received.origin()
         lengths, own = norms(x, origin), norms(root, origin)
         angled = torch.isfinite(lengths) & (lengths > 0) & (own > 0)
         cosine = inner(x, origin, root[0]) / (lengths * own)

@@ -86,9 +86,10 @@ class FoolsGold(Defense[History]):
         weights = torch.zeros(len(x), dtype=torch.float64)
         if bool(finite.any()):
             weights[finite] = weights_of(cosines(products[finite][:, finite]), self.kappa)
-        if not bool(weights.any()):
+        if bool(finite.any()) and not bool(weights.any()):
             weights[finite] = 1.0
             view.findings.notes["fell_back"] = "all parallel"
         view.findings.kept = weights > 0
         histories = {ids[i]: history[i] for i in finite.nonzero()[:, 0].tolist()}
-        return combine(weights / weights.sum(), x, origin), past | histories
+        share = weights / weights.sum().clamp_min(1e-300)
+        return combine(share, x, origin), past | histories

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbench.api import Defense, ServerView, Traits
+from fedbench.api import ServerView, Traits
 from fedbench.core.errors import require
-from fedbench.payload import Payload
 
-from .distances import combine, gram
+from .distances import Geometric, Rows, combine, gram
 
 
 @dataclass(frozen=True, kw_only=True)
-class GeometricMedian(Defense[None]):
+class GeometricMedian(Geometric[None]):
     """Compute ``argmin_z F(z) = sum_i |x_i - z|``, to a relative error of ``tolerance`` in ``F``.
 
     A search from the row with the smallest ``F``, which it leaves by the step of Vardi and Zhang.
@@ -57,8 +56,7 @@ class GeometricMedian(Defense[None]):
         # step adds to it (to RFA's, with `smooth`). If most rows are benign that bounds z.
         return (n - 1) // 2
 
-    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        x = received.values()
+    def answer(self, x: Rows, origin: Tensor, state: None, view: ServerView) -> tuple[Tensor, None]:
         products, finite = (part.cpu() for part in gram(x))  # the search is the processor's
         rows = finite.nonzero()[:, 0]
         share = torch.zeros(len(x), dtype=torch.float64)

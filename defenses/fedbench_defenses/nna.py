@@ -1,17 +1,17 @@
 """Nearest-neighbour averaging (NNA), the rule of MoNNA."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
-from fedbench.api import Defense, ServerView, Traits
-from fedbench.payload import Payload
+from fedbench.api import ServerView, Traits
 
-from .distances import combine, norms, smallest
+from .distances import Geometric, Rows, combine, norms, smallest
 
 
 @dataclass(frozen=True, kw_only=True)
-class NNA(Defense[None]):
+class NNA(Geometric[None]):
     """Average the server's own message and the ``n - f`` rows nearest to it.
 
     In the paper there is no server: each of ``N`` nodes averages the ``N - f`` models nearest to
@@ -33,6 +33,7 @@ class NNA(Defense[None]):
         averaging (NNA).
     """
 
+    pairs: ClassVar[bool] = False
     f: int | None = None
 
     def traits(self) -> Traits:
@@ -45,9 +46,8 @@ class NNA(Defense[None]):
     def tolerates(self, n: int) -> int:
         return min(self.f or 0, n - 1)
 
-    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+    def answer(self, x: Rows, origin: Tensor, state: None, view: ServerView) -> tuple[Tensor, None]:
         assert view.root is not None
-        x = received.values()
         own = view.root.values()[0]
         count = len(x) - (self.f or 0)
         share = smallest(norms(x, own), count).cpu()

@@ -11,7 +11,7 @@ from fedbench.core.errors import require
 from fedbench.core.tiling import tiles
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, TopRankings
 
-from .distances import combine, middle, norms, real_dtype
+from .distances import Geometric, Rows, combine, middle, norms, real_dtype
 
 ONE_NORM = "would be the plain mean, since all messages of one length have one norm"
 ONE_LENGTH: tuple[type[Payload], ...] = (SignBits, BinaryMasks, Rankings, TopRankings)
@@ -40,7 +40,7 @@ def clipped(received: Payload, sizes: Tensor, c: float) -> tuple[Payload, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormBound(Defense[None]):
+class NormBound(Geometric[None]):
     """Compute ``1/n sum_i x_i min(1, c / |x_i|) + noise N(0, I)``.
 
     Norms are about the alphabet's middle, which stands in for a row that is not finite. Ignores the
@@ -58,6 +58,7 @@ class NormBound(Defense[None]):
     """
 
     without: ClassVar[dict[type[Payload], str]] = CONSTANT
+    pairs: ClassVar[bool] = False
     c: float | None = None
     noise: float = 0.0
 
@@ -73,9 +74,7 @@ class NormBound(Defense[None]):
     def tolerates(self, n: int) -> int:
         return n - 1 if self.c is not None else (n - 1) // 2
 
-    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        x = received.values()
-        origin = received.origin()
+    def answer(self, x: Rows, origin: Tensor, state: None, view: ServerView) -> tuple[Tensor, None]:
         sizes = norms(x, origin)
         c = float(middle(sizes)) if self.c is None else self.c
         view.findings.notes |= {"c": c, "clipped": int((sizes > c).sum())}

@@ -1,6 +1,7 @@
 """Robust learning rate (RLR)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -8,8 +9,9 @@ from torch import Tensor
 from fedbench.api import Defense, ServerView, Traits
 from fedbench.core.errors import require
 from fedbench.core.tiling import tiles
-from fedbench.payload import Payload
+from fedbench.payload import FoldedMessages, KeptMessages, Payload
 
+from .distances import combine
 from .mean import Mean
 
 
@@ -31,6 +33,7 @@ class RLR(Defense[None]):
         Robust Learning Rate", AAAI 2021, https://arxiv.org/abs/2007.03767.
     """
 
+    pairs: ClassVar[bool] = False
     f: int | None = None
     theta: int | None = None
 
@@ -47,7 +50,7 @@ class RLR(Defense[None]):
         return (self.f or 0) + 1 if self.theta is None else self.theta
 
     def traits(self) -> Traits:
-        return Traits(shift=False)  # no mean at f 0: of as many each way it is turned
+        return Traits(counts=True, shift=False)  # no mean at f 0: of as many each way it is turned
 
     def rows_needed(self) -> int:
         return max(1, self._theta())  # with fewer rows everything would be turned around
@@ -60,6 +63,26 @@ class RLR(Defense[None]):
         origin = received.origin()
         mean, _ = Mean().aggregate(received, None, view)
         votes = torch.cat([torch.sign(tile - mid).sum(dim=0) for tile, mid in tiles(x, origin)])
+        return self._turned(mean, votes, origin, view), None
+
+    def aggregate_sums(
+        self, received: FoldedMessages, state: None, view: ServerView
+    ) -> tuple[Tensor, None]:
+        mean, _ = Mean().aggregate_sums(received, None, view)
+        votes = 2 * received.ones() - len(received)
+        return self._turned(mean, votes, received.form.origin(), view), None
+
+    def aggregate_kept(
+        self, received: KeptMessages, state: None, view: ServerView
+    ) -> tuple[Tensor, None]:
+        origin = received.form.origin()
+        mean = combine(view.weights / view.weights.sum(), received)
+        parts = received.tiles(origin)
+        votes = torch.cat([torch.sign(tile - mid).sum(dim=0) for tile, mid in parts])
+        return self._turned(mean, votes, origin, view), None
+
+    def _turned(self, mean: Tensor, votes: Tensor, origin: Tensor, view: ServerView) -> Tensor:
+        """Return the mean ``(k,)``, turned around where the ``votes (k,)`` are near to a tie."""
         turned = votes.abs() < self._theta()
         view.findings.notes["turned"] = float(turned.double().mean())
-        return torch.where(turned, 2 * origin.to(mean) - mean, mean), None
+        return torch.where(turned, 2 * origin.to(mean) - mean, mean)

@@ -96,5 +96,7 @@ def rehearsal(
         mixed = {name for name in shapes if tree[name].dim() > len(shapes[name])}
         return {name: x.mean(dim=0) if name in mixed else x for name, x in tree.items()}
 
-    still = shared.network.statistics
-    return Rehearsal(x, y, layout.names, losses, gradients, pixels, steps, still)
+    network = shared.network
+    names = layout.names
+    still = network.statistics
+    return Rehearsal(x, y, network.classes, names, losses, gradients, pixels, steps, still)

@@ -132,6 +132,7 @@ class Rehearsal:
         x: ``(N, C, H, W)`` normalised training images of all clients that the adversary owns, in
             this round or not; for the tier ``own`` of the one client that is asked.
         y: ``(N,)`` their labels.
+        classes: Number of labels of the task, of which its clients may not hold all.
         names: Leaves of a tree that clients train, in the order of a gradient.
         losses: Function behind `AttackView.loss`.
         gradients: Function behind `AttackView.gradient`.
@@ -144,6 +145,7 @@ class Rehearsal:
 
     x: Tensor
     y: Tensor
+    classes: int
     names: tuple[str, ...]
     losses: Callable[[Deployed, Tensor, Tensor], Tensor]
     gradients: Callable[[Tree, Tensor, Tensor, int], Tensor]

@@ -186,6 +186,8 @@ class Defense(Stage, ABC, Generic[State]):
     round, rounded up: what the server is prepared for, never the truth of a round.
     """
 
+    pairs: ClassVar[bool] = True  # does `aggregate_kept` compare all rows with each other?
+
     def __init_subclass__(cls, chain: bool = False, **kwargs: Any) -> None:
         """Make the rule refuse too few rows; in a chain the last rule does."""
         super().__init_subclass__(**kwargs)

@@ -162,7 +162,9 @@ class Gradient:
     def of(self, loss: Callable[[Tensor, Tensor], Tensor]) -> Grad:
         """Return the gradient of a loss of the features ``(B, p)`` and the labels ``(B,)``.
 
-        It must not branch on values, and take no notice of samples with the label -1 (padding).
+        It must not branch on values, and take no notice of samples with the label -1 (padding). The
+        gradient is 0 where the features do not depend on a parameter: all of it, running statistics
+        aside, in a network of which only the last layer is trained.
         """
         features = self.features
         pull = self.pull

@@ -88,7 +88,8 @@ class Client:
         self._require_fit(samples)
         broadcast = self._read(request)
         noise = self.draws.noise(request.step, request.number)
-        key = self.draws.client(request.step, request.number, draws_noise(self.protocol))
+        private = draws_noise(self.protocol, self.mechanism)
+        key = self.draws.client(request.step, request.number, private)
         client = Training(
             tree=self.protocol.receive(self.shared, broadcast),
             x=samples.x,
@@ -151,4 +152,4 @@ class Client:
         private = self.mechanism.wrap_grad(gradient)
         if not isinstance(self.draws, FromSystem):
             return private
-        return lambda tree, x, y, key: private(tree, x, y, SystemKey.new())
+        return lambda tree, x, y, key: private(tree, x, y, SystemKey())

@@ -21,21 +21,38 @@ def fresh_key() -> Key:
 class SystemKey(Key):
     """Key whose every draw comes from the operating system; equal names give other draws.
 
-    For noise that protects: its draws have no seed that could be guessed or found.
+    For noise that protects: it has no seed that could be guessed or found. Methods of `Key` draw
+    from its `bits`, as they do on an accelerator; one that reads the seed instead raises.
     """
 
-    @classmethod
-    def new(cls) -> Key:
-        """Return a key; its seed counts only where a draw is mapped over samples."""
-        return cls(secrets.randbits(BITS))
+    stacked = False
+
+    def __init__(self) -> None:
+        """Make a key that holds nothing."""
+
+    def __repr__(self) -> str:
+        return "SystemKey()"
+
+    @property
+    def seed(self) -> int:
+        """Raise: a number that all draws follow from does not exist."""
+        raise TypeError("a key of the operating system has no seed; draw from it")
 
     def fold(self, *names: str | int) -> Key:
-        """Return another one, whatever the names."""
-        return self.new()
+        """Return this key, whose draws are new in each call whatever the names."""
+        return self
 
     def public(self, *names: str | int) -> Key:
         """Return a key whose seed may travel, and says nothing of other draws."""
         return fresh_key()
+
+    def tensor(self, device: torch.device | str = "cpu") -> Tensor:
+        """Draw a new seed, for draws that are mapped over samples: masks in training, no noise."""
+        return self.bits(1, device)[0]
+
+    def _of_numpy(self, device: torch.device | str) -> int | None:
+        """Return None: there is no seed from which NumPy could draw a block."""
+        return None
 
     def bits(self, count: int, device: torch.device | str = "cpu", skip: int = 0) -> Tensor:
         """Draw ``(count,)`` int64 of 64 bits of the operating system each; none is left out."""
@@ -44,7 +61,7 @@ class SystemKey(Key):
         return torch.frombuffer(bytearray(os.urandom(8 * count)), dtype=torch.int64).to(device)
 
     def numpy(self) -> np.random.Generator:
-        """Make a generator of NumPy with 128 bits of the operating system."""
+        """Make a generator of NumPy that starts from 128 bits of the operating system."""
         return np.random.Generator(np.random.Philox(secrets.randbits(128)))
 
 
@@ -57,7 +74,7 @@ class Draws(ABC):
 
     @abstractmethod
     def client(self, step: int, number: int, private: bool) -> Key:
-        """Return a client's key; ``private`` if the protocol draws its noise from it."""
+        """Return a client's key; ``private`` if noise that protects is drawn from it."""
 
     @abstractmethod
     def noise(self, step: int, number: int) -> Key:
@@ -77,15 +94,15 @@ class FromSystem(Draws):
 
     def client(self, step: int, number: int, private: bool) -> Key:
         """Return a key with 64 new bits; every draw new if it is ``private``."""
-        return SystemKey.new() if private else fresh_key()
+        return SystemKey() if private else fresh_key()
 
     def noise(self, step: int, number: int) -> Key:
         """Return a key whose every draw is new."""
-        return SystemKey.new()
+        return SystemKey()
 
     def central_noise(self, step: int) -> Key:
         """Return a key whose every draw is new."""
-        return SystemKey.new()
+        return SystemKey()
 
 
 class Rehearsed(Draws):

@@ -153,6 +153,13 @@ def require_fit(plugins: Plugins, shared: Shared) -> None:
         raise Incompatible(f"mechanism {why}")
 
 
-def draws_noise(protocol: Protocol[Any]) -> bool:
-    """Return True if the protocol adds noise of its own, which its client's key must protect."""
-    return protocol.event(Release(1, 1, 1, 1, 2, 1)) is not None
+def draws_noise(protocol: Protocol[Any], mechanism: Mechanism) -> bool:
+    """Return True if noise that protects is drawn from the client's own key.
+
+    It is if the protocol adds noise of its own, and if its message is a sample of probabilities
+    beside a mechanism with a claim, which may count the sample as noise.
+    """
+    release = Release(1, 1, 1, 1, 2, 1)
+    if protocol.event(release) is not None:
+        return True
+    return protocol.message_is == "sample" and mechanism.event(release) is not None

@@ -365,5 +365,9 @@ class Loop(Executor):
         loss, statistics = self.loss(leaves, self.frozen, x, y, key, slope)
         trained = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
         unused = slope is not None  # the last layer
-        gradient = torch.autograd.grad(loss, list(trained.values()), materialize_grads=unused)
+        gradient: Sequence[Tensor]
+        if unused and not loss.requires_grad:  # no layer is trained but the last one
+            gradient = [torch.zeros_like(leaf) for leaf in trained.values()]
+        else:
+            gradient = torch.autograd.grad(loss, list(trained.values()), materialize_grads=unused)
         return with_statistics(dict(zip(trained, gradient, strict=True)), tree, statistics)

@@ -141,11 +141,11 @@ def divergence(a: float, b: float) -> float:
     return a * math.log(a / b) + (1 - a) * math.log((1 - a) / (1 - b))
 
 
-def sufficient_cohort(scenario: Scenario, risk: float = RISK) -> int | None:
+def sufficient_cohort(scenario: Scenario) -> int | None:
     """Cohort from which on a bound keeps malicious rows below half, or None if nothing does.
 
-    Below half in every round of all but a share ``risk`` of runs of ``T`` rounds: it is the least
-    ``n >= ln(T / risk) / D(1/2, m/N)``, and at most ``N``. *Proof.* Chernoff's bound of a binomial
+    Below half in every round of all but a share `RISK` of runs of ``T`` rounds: it is the least
+    ``n >= ln(T / RISK) / D(1/2, m/N)``, and at most ``N``. *Proof.* Chernoff's bound of a binomial
     tail holds of the hypergeometric one, ``P(K >= n/2) <= exp(-n D(1/2, m/N))`` (Hoeffding), and
     rounds add up. ∎
 
@@ -166,14 +166,14 @@ def sufficient_cohort(scenario: Scenario, risk: float = RISK) -> int | None:
         return None
     if scenario.owned == 0:
         return 1
-    least = math.log(scenario.rounds / risk) / divergence(0.5, scenario.owned / clients)
+    least = math.log(scenario.rounds / RISK) / divergence(0.5, scenario.owned / clients)
     return min(clients, math.ceil(least))
 
 
-def exact_cohort(scenario: Scenario, risk: float = RISK) -> int | None:
+def exact_cohort(scenario: Scenario) -> int | None:
     """Cohort from which on malicious rows are below half, by their exact law; None if nothing is.
 
-    Below half in every round of all but a share ``risk`` of runs, for this cohort and all larger
+    Below half in every round of all but a share `RISK` of runs, for this cohort and all larger
     ones. An even cohort is the harder one: half of it is as many rows as more than half of one
     client fewer.
     """
@@ -184,7 +184,7 @@ def exact_cohort(scenario: Scenario, risk: float = RISK) -> int | None:
     def below(half: int) -> bool:
         cohort = {"per_round": 2 * half, "cohorts": "random", "sampling": "fixed"}
         chance = exceeds(scenario.model_copy(update=cohort), half - 1)
-        return in_a_run(chance, scenario.rounds) <= risk
+        return in_a_run(chance, scenario.rounds) <= RISK
 
     halves = range(1, clients // 2 + 1)
     first = bisect_left(halves, True, key=below)

@@ -98,6 +98,11 @@ class Round:
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
+    @property
+    def asked(self) -> int:
+        """Number of clients that the server sent to, also of those that then dropped out."""
+        return len(self.clients) + self.dropped
+
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:

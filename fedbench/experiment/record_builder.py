@@ -135,7 +135,7 @@ def build_result(
     assert score is not None  # the last round is always evaluated
     protocol = setup.plugins.protocol
     d = setup.shared.network.parameters
-    asked = sum(len(r.clients) + r.dropped for r in rounds)
+    asked = sum(r.asked for r in rounds)
     benign_messages = sum(len(r.clients) - r.malicious for r in rounds)
     entropies = [r.entropy_bits for r in rounds if r.entropy_bits is not None]
     uplink = [r.benign_uplink_bits for r in rounds if r.benign_uplink_bits is not None]
@@ -224,7 +224,7 @@ def _of_attack(setup: Setup, rounds: list[Round]) -> list[str]:
     if refused > sent / 2:
         share = "all" if refused == sent else "most"
         doubts.append(f"{share} malicious messages were rejected")
-    if any(2 * r.malicious >= len(r.clients) for r in rounds):
+    if any(0 < len(r.clients) <= 2 * r.malicious for r in rounds):
         doubts.append("the adversary had at least half of the rows in some rounds")
     return doubts
 

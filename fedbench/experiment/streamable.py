@@ -66,7 +66,8 @@ def pairs(setup: Setup) -> str | None:
     rule = plugins.defense
     if A_PAIR * setup.scenario.per_round**2 <= memory():
         return None
-    if not needs_sums(setup) and rule.keeps and not ask(rule, "traits", Traits).columns:
+    columns = ask(rule, "traits", Traits).columns
+    if not needs_sums(setup) and rule.keeps and rule.pairs and not columns:
         return f"defense {plugins.defense_name} compares all pairs of them; use --defense median"
     if plugins.attack.keeps:
         name = registry.split(setup.scenario.attack)[0]

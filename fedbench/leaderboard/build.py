@@ -284,14 +284,15 @@ def curve(records: Sequence[Record], confidence: float) -> list[Point]:
 def spending(record: Record) -> list[float]:
     """Return the bits per parameter, both ways, of a client in every round, after each round.
 
-    Up is the mean over the benign messages of a round, down that over all its clients.
+    Up is the mean over the benign messages of a round, down that over all clients that were asked,
+    of which some may have dropped out.
     """
     total = 0.0
     out = []
     for r in record.rounds:
         benign = len(r.clients) - r.malicious
         up = (r.benign_uplink_bits or 0) / benign if benign else 0.0
-        down = r.downlink_bits / len(r.clients) if r.clients else 0.0
+        down = r.downlink_bits / max(r.asked, 1)
         total += (up + down) / record.parameters
         out.append(total)
     return out

@@ -92,9 +92,9 @@ def _told_twice(run: Record) -> Iterator[tuple[str, Any, Any]]:
     looks = [step for step in steps if is_evaluated(run.scenario, step)]
     yield "looks", looks, [r.step for r in run.rounds if r.accuracy is not None]
     benign = sum(len(r.clients) - r.malicious for r in run.rounds)
-    everybody = sum(len(r.clients) + r.dropped for r in run.rounds)
+    asked = sum(r.asked for r in run.rounds)
     up = sum(r.benign_uplink_bits or 0 for r in run.rounds) / max(benign, 1) / run.parameters
-    down = sum(r.downlink_bits for r in run.rounds) / max(everybody, 1) / run.parameters
+    down = sum(r.downlink_bits for r in run.rounds) / max(asked, 1) / run.parameters
     yield "accuracy", run.result.accuracy, run.rounds[-1].accuracy
     yield "uplink bits", run.result.uplink_bits_per_parameter, up
     yield "downlink bits", run.result.downlink_bits_per_parameter, down
@@ -344,12 +344,17 @@ def easy(case: Case) -> Iterator[str]:
 
 
 def climbing(case: Case) -> Iterator[str]:
-    """Warn if the clean accuracy still rises: the entry then says how fast it learns."""
+    """Warn if the clean accuracy still rises: the entry then says how fast it learns.
+
+    Compared are means of as many looks as the score is the mean of, a third of all looks apart:
+    single looks may swing by more than they rise.
+    """
     gains = []
     for record in case.clean:
         looks = seen(record)
-        if len(looks) > 2:
-            gains.append(looks[-1] - looks[-1 - len(looks) // 3])
+        if third := len(looks) // 3:
+            before = looks[:-third][-case.rules.looks :]
+            gains.append(statistics.fmean(looks[-case.rules.looks :]) - statistics.fmean(before))
     if gains and statistics.fmean(gains) > CLIMB:
         gain = 100 * statistics.fmean(gains)
         yield f"clean accuracy gained {gain:.1f} points over the last third of the looks"

@@ -4,6 +4,7 @@ import dataclasses
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +18,7 @@ from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import final, is_clean
-from fedbench.leaderboard.entry import AttackedCell, Entry, Replay, Status, Title
+from fedbench.leaderboard.entry import Entry, Replay, Status, Title
 from fedbench.leaderboard.resampling import Key, holm, student
 from fedbench.leaderboard.rules import Rules, Tolerance
 from fedbench.leaderboard.seasons import Season
@@ -80,13 +81,6 @@ def required(entry: Entry, season: Season | None) -> list[Part]:
         *(Part("ranking", cell.attack) for cell in entry.ranking.cells),
         *(Part("development", attack) for attack in drawn),
     ]
-
-
-def claimed_cell(entry: Entry, part: Part) -> AttackedCell:
-    """Return the cell of an entry that a part names."""
-    later = [] if entry.ranking is None else entry.ranking.cells
-    cells = entry.cells if part.stage == "development" else later
-    return next(cell for cell in cells if cell.attack == part.attack)
 
 
 def cell(entry: Entry, attack: str) -> Cell:
@@ -196,8 +190,8 @@ def status(claim: Claim) -> Status:
     """Return what the replays of an entry prove.
 
     It is contested if a cell of any replay differs surely; replayed if one replay has all cells
-    that are `required`; replicated if another party has played these, too, on another family of
-    processors than the first.
+    that are `required`; replicated if two have these, by different parties on different families of
+    processors.
     """
     needed = set(required(claim.entry, claim.season))
     complete: list[tuple[str, str]] = []
@@ -207,11 +201,12 @@ def status(claim: Claim) -> Status:
             return "contested"
         if needed <= {each.part for each in comparisons}:
             complete.append((replay.by, family(replay.processor)))
-    first = complete[0] if complete else None
-    if first is None:
+    if not complete:
         return "submitted"
-    again = any(by != first[0] and other != first[1] for by, other in complete)
-    return "replicated" if again else "replayed"
+    for (by, maker), (other_by, other_maker) in combinations(complete, 2):
+        if by != other_by and maker != other_maker:
+            return "replicated"
+    return "replayed"
 
 
 def family(processor: str) -> str:

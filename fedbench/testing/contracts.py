@@ -228,7 +228,7 @@ def example_rehearsal(payload: Payload) -> Rehearsal:
         return {f"layer{i}": part for i, part in enumerate(torch.split(total, sizes))}
 
     names = tuple(f"layer{i}" for i in range(len(sizes)))
-    return Rehearsal(x, y, names, losses, gradients, pixels, steps)
+    return Rehearsal(x, y, 2, names, losses, gradients, pixels, steps)
 
 
 def check_attack(attack: Attack, defense: Defense[Any]) -> None:

@@ -26,11 +26,11 @@ class CRFL(Defense[None]):
     whose server adds the answer to the weights that it sent.
 
     This is the training alone. The paper deploys a vote of many noised copies of the last, clipped
-    model, and certifies a radius from their votes, for a convex loss: ``crfl_certificate.py`` has
-    both, but fedbench's models are not convex, and no run reports a radius. What
-    is deployed is one noised copy: a rule does not know which round is the last, after which the
-    paper adds no noise to the model itself. The paper's text was not at hand, but the authors' code
-    was.
+    model, and certifies a radius from their votes, for a convex loss and samples of at most length
+    1: ``crfl_certificate.py`` has both, but no run reports a radius, since none deploys a vote and
+    normalised images are longer. What is deployed is one noised copy: a rule does not know which
+    round is the last, after which the paper adds no noise to the model itself. The paper's text was
+    not at hand, but the authors' code was.
 
     Args:
         c: Norm of the model that is admitted from the start. The default is the largest one of the

@@ -89,9 +89,9 @@ def certified_radius(
 
     It holds for multi-class logistic regression, whose loss is convex, with samples of at most
     length 1 and a learning rate of at most 1 over the smoothness: there the gradient is Lipschitz
-    in the sample with ``L^2 = 2 + 2 rho + rho^2``. fedbench has no such model, so no run reports a
-    radius. The authors' code squares a negative difference away, and so certifies what is not
-    (A11).
+    in the sample with ``L^2 = 2 + 2 rho + rho^2``. The model ``logistic`` has that loss, but
+    normalised images are longer, and no run deploys a vote: none reports a radius. The authors'
+    code squares a negative difference away, and so certifies what is not (A11).
 
     Args:
         p_a: Lower bound of the share of the class with the most votes.

@@ -86,7 +86,7 @@ class DPFedAvg(Mechanism):
         change = defense.sensitivity(1.0, 10) if defense.traits().reads_sum else None
         if change is None or change > 2 / 10:
             why = "for noise behind another one has no theorem"
-            return f"needs a rule whose sensitivity is known, {why}; use mean"
+            return f"needs a rule of known sensitivity that reads sums alone, {why}; use mean"
         if shared is not None and protocol.memory(shared):
             return "has no theorem for a protocol that remembers updates"
         return None

@@ -1,4 +1,4 @@
-"""What accounting takes: by itself for large models, and beside the run that it accounts for.
+"""Time that accounting takes: by itself for large models, and beside the run it accounts for.
 
     python benchmarks/accounting.py
 
@@ -55,7 +55,7 @@ def forget() -> None:
 
 
 def seconds(work: Callable[..., object], *given: object, **named: object) -> float:
-    """Of one call."""
+    """Return how long one call takes."""
     start = time.perf_counter()
     work(*given, **named)
     return time.perf_counter() - start
@@ -86,7 +86,8 @@ def beside_runs() -> None:
         for mechanism in mechanisms:
             scenario = Scenario(protocol=protocol, mechanism=mechanism, rounds=30)
             took = seconds(play, scenario, device="cpu")
-            setup, ledger = prepare(scenario, "cpu"), Ledger()
+            setup = prepare(scenario, "cpu")
+            ledger = Ledger()
             for step in range(scenario.rounds):
                 ids = setup.sample(step)
                 spend(setup, ledger, ids, torch.ones(len(ids), dtype=torch.bool))

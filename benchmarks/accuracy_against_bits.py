@@ -1,4 +1,4 @@
-"""What accuracy costs in uplink bits: at equal rounds and at equal total bits.
+"""Accuracy against uplink bits: at equal rounds and at equal total bits.
 
 ``python benchmarks/accuracy_against_bits.py`` plays ``--preset codecs-mini`` on an IID and a
 non-IID split, writes records, a table (``bits.md``) and a chart (``bits.png``) into ``--out``. Runs
@@ -7,7 +7,8 @@ of the papers.
 
 Bits are cumulative: what one client slot has sent up so far, per parameter, headers included. For
 a budget, a protocol is played again for as many rounds as it pays for: the same seed plays the same
-rounds.
+rounds. Protocols that send a few scalars have rows in the table and no line in the chart, where it
+would end decades to the left of the others.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+SCALARS = 0.01  # bits a parameter and message, below which a protocol has no line in the chart
+
+
 @dataclass(frozen=True)
 class Curve:
     """One protocol on one split.
@@ -58,12 +62,12 @@ class Curve:
 
     @property
     def final(self) -> list[float]:
-        """Per seed, the accuracy at the last round."""
+        """Accuracy at the last round, per seed."""
         return [record.result.accuracy for record in self.records]
 
     @property
     def bits(self) -> float:
-        """Per parameter and message, mean over rounds and seeds."""
+        """Bits per parameter and message, mean over rounds and seeds."""
         return statistics.fmean(r.result.uplink_bits_per_parameter or 0.0 for r in self.records)
 
     def mean(self) -> list[tuple[float, float]]:
@@ -77,7 +81,8 @@ class Curve:
 
 def cumulative(record: Record) -> list[float]:
     """Bits per parameter and client slot after each round."""
-    total, out = 0.0, []
+    total = 0.0
+    out = []
     for r in record.rounds:
         total += (r.uplink_bits or 0) / len(r.clients) / record.parameters
         out.append(total)
@@ -94,25 +99,25 @@ def play(preset: Plan, options: Options, out: Path) -> dict[Cell, list[Record]]:
 def within(
     curves: dict[Cell, Curve], budget: float, seeds: Sequence[int], options: Options, out: Path
 ) -> dict[str, list[float]]:
-    """Per protocol and seed, the accuracy where the budget is spent; none if it pays no round."""
+    """Accuracy per protocol and seed where the budget is spent; none if it pays no round."""
     short_runs: dict[Cell, str] = {}
-    found: dict[str, list[float]] = {curve.name: [] for curve in curves.values()}
+    accuracies: dict[str, list[float]] = {curve.name: [] for curve in curves.values()}
     for cell, curve in curves.items():
         rounds = curve.rounds_within(budget)
         if rounds == cell.scenario.rounds:
-            found[curve.name] = curve.final
+            accuracies[curve.name] = curve.final
         elif rounds:
             update = {"rounds": rounds, "eval_every": rounds}
             short_runs[Cell(cell.scenario.model_copy(update=update))] = curve.name
     with watcher(Console(), list(short_runs), seeds) as watch:
         played, _ = play_each(list(short_runs), seeds, options, watch, out, strict=True)
     for cell, name in short_runs.items():
-        found[name] = [record.result.accuracy for record in played[cell]]
-    return found
+        accuracies[name] = [record.result.accuracy for record in played[cell]]
+    return accuracies
 
 
 def short(protocol: str) -> str:
-    """With the parameter that sets its bits, without how clients train.
+    """Name with the parameter that sets the bits, without how clients train.
 
     >>> short("eden:bits=2,lr=0.03,momentum=0")
     'eden:bits=2'
@@ -130,9 +135,20 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean} ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else mean
 
 
+def digits(bits: float) -> str:
+    """Bits per parameter, with as many digits as tell protocols apart.
+
+    >>> digits(32.0), digits(1.0076), digits(0.00192)
+    ('32.00', '1.008', '0.0019')
+    """
+    if bits < SCALARS:
+        return f"{bits:.2g}"
+    return f"{bits:.3f}" if bits < 2 else f"{bits:.2f}"
+
+
 @dataclass(frozen=True)
 class Split:
-    """One partition.
+    """Curves of all protocols on one partition.
 
     Args:
         name: As on the command line.
@@ -152,7 +168,7 @@ def table(splits: Sequence[Split], budget: float) -> str:
         heads += [f"{split.name}, all rounds %", f"{budget:g} bits in all %", "rounds"]
     lines = [f"| | {' | '.join(heads)} |", f"| :-- |{' --: |' * len(heads)}"]
     for i, curve in enumerate(splits[0].curves):
-        cells = [f"{curve.bits:.3f}" if curve.bits < 2 else f"{curve.bits:.2f}"]
+        cells = [digits(curve.bits)]
         for split in splits:
             same = split.curves[i]
             cells += [spread(same.final), spread(split.within[same.name])]
@@ -171,10 +187,12 @@ def compose(splits: Sequence[Split], budget: float, title: str) -> Figure:
     panels = figure.subplots(len(splits), 1, squeeze=False)
     colours = (*COLOURS, WORST)
     for panel, split in zip(panels[:, 0], splits, strict=True):
-        ends, curves = [], split.curves
+        ends = []
+        curves = [curve for curve in split.curves if curve.bits >= SCALARS] or split.curves
         for i, curve in enumerate(curves):
             line = curve.mean()
-            colour, style = colours[i % len(colours)], ("-", "--")[i // len(colours) % 2]
+            colour = colours[i % len(colours)]
+            style = ("-", "--")[i // len(colours) % 2]
             panel.plot(*zip(*line, strict=True), style, color=colour)
             panel.plot(*line[-1], "o", color=colour, ms=5)
             ends.append((line[-1][0], line[-1][1], curve.name, colour))
@@ -227,16 +245,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", default="codecs-mini")
     parser.add_argument("--partition", action="append")
+    parser.add_argument("--protocol", action="append", help="instead of those of the preset")
     parser.add_argument("--budget", type=float, help="bits a parameter; default: 1.05 a round")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("results/codecs-mini"))
     options = parser.parse_args()
-    processes, splits = Options(workers=options.workers), []
+    processes = Options(workers=options.workers)
+    splits = []
+    only = {"protocol": options.protocol} if options.protocol else {}
     for partition in options.partition or ["iid", "dirichlet:beta=0.3"]:
-        preset = Plan.preset(options.preset, {"partition": partition})
+        preset = Plan.preset(options.preset, {"partition": partition} | only)
         folder = options.out / partition.replace(":", "-").replace("=", "-")
         records = play(preset, processes, folder)
-        curves = {cell: Curve(short(cell.protocol), found) for cell, found in records.items()}
+        curves = {cell: Curve(short(cell.protocol), played) for cell, played in records.items()}
         budget = options.budget or 1.05 * max(cell.scenario.rounds for cell in curves)
         spent = within(curves, budget, preset.seeds, processes, folder / "budget")
         splits.append(Split(partition, list(curves.values()), spent))

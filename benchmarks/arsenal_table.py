@@ -18,8 +18,8 @@ from fedbench.results.summary import Row, rows
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store", type=Path)
-    found = cells_of(gather([parser.parse_args().store]))
-    table = rows(list(found), found)
+    cells = cells_of(gather([parser.parse_args().store]))
+    table = rows(list(cells), cells)
     for share in sorted({row.cell.scenario.malicious for row in table}):
         print(f"\n### {100 * share:g} % malicious\n")
         print(markdown([row for row in table if row.cell.scenario.malicious == share]))
@@ -32,7 +32,7 @@ def markdown(table: list[Row]) -> str:
         system = ", ".join(split(part)[0] for part in system.split(" + "))
         systems.setdefault(system, {})[row.cell.attack] = row
     names = list(systems)
-    attacks = dict.fromkeys(attack for found in systems.values() for attack in found)
+    attacks = dict.fromkeys(attack for entries in systems.values() for attack in entries)
     first = ["none", *sorted(attack for attack in attacks if attack != "none")]
     lines = ["| attack | " + " | ".join(names) + " |", "|:--" + "|--:" * len(names) + "|"]
     for attack in first:

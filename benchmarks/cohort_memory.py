@@ -103,12 +103,12 @@ def measured(protocol: str, defense: str, attack: str, cohort: int, stream: bool
     options = ["--one", protocol, defense, attack, str(cohort), str(int(stream))]
     command = [sys.executable, __file__, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    record: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     how = "streamed" if stream else "whole"
-    training, framework = (1000 * found[name] / cohort for name in ("training", "framework"))
-    numbers = f"{found['mib']:.0f} | {training:.1f} | {framework:.1f}"
+    training, framework = (1000 * record[name] / cohort for name in ("training", "framework"))
+    numbers = f"{record['mib']:.0f} | {training:.1f} | {framework:.1f}"
     print(f"{protocol} | {cohort} | {how} | {numbers}", flush=True)
-    return found
+    return record
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ import fedbench
 if not fedbench.__file__.startswith(sys.argv[2]):
     sys.exit(f"fedbench must be that of {sys.argv[2]}, got {fedbench.__file__}")
 from fedbench import Scenario, play
-found = {}
+played = {}
 for name, settings in json.loads(sys.argv[1]).items():
     try:
         scenario = Scenario.of(**settings)
@@ -57,16 +57,16 @@ for name, settings in json.loads(sys.argv[1]).items():
         seconds = time.process_time() - start
         result = record.result
         measured = [result.accuracy, result.uplink_bits_per_parameter, result.model_bits]
-        found[name] = [seconds, measured]
+        played[name] = [seconds, measured]
     except Exception as error:
         print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
-print(json.dumps(found))
+print(json.dumps(played))
 """
 Turn = dict[str, tuple[float, list[float]]]
 
 
 def git(*words: str) -> str:
-    """What git says.
+    """Return the output of a git command.
 
     Raises:
         SystemExit: it refuses; with its own words.
@@ -95,18 +95,18 @@ def turn(folder: Path, scenarios: dict[str, dict[str, object]], executor: str) -
     done = subprocess.run(
         command, stdout=subprocess.PIPE, check=True, env=os.environ | {"PYTHONPATH": path}
     )
-    found: Turn = json.loads(done.stdout)
-    return found
+    played: Turn = json.loads(done.stdout)
+    return played
 
 
 def compared(ours: list[Turn], theirs: list[Turn]) -> list[str]:
     """A line for every scenario that both could play in every turn."""
     lines = []
     for name in ours[0]:
-        if not all(name in one for one in (*ours, *theirs)):
+        if not all(name in results for results in (*ours, *theirs)):
             continue
         ratios = [b[name][0] / a[name][0] for a, b in zip(ours, theirs, strict=True)]
-        equal = {str(one[name][1]) for one in (*ours, *theirs)}
+        equal = {str(results[name][1]) for results in (*ours, *theirs)}
         lines.append(
             f"| {name} | {statistics.median(ratios):.2f} | {min(ratios):.2f}-{max(ratios):.2f} | "
             f"{1e3 * statistics.median(a[name][0] for a in ours):.0f} | "

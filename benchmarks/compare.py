@@ -48,7 +48,8 @@ def interval(differences: list[float]) -> tuple[float, float]:
     >>> [round(x, 2) for x in interval([1.0, 2.0, 3.0])]
     [2.0, 2.48]
     """
-    mean, n = statistics.fmean(differences), len(differences)
+    n = len(differences)
+    mean = statistics.fmean(differences)
     if n < 2:
         return mean, math.inf
     half = t.ppf(0.975, n - 1) * statistics.stdev(differences) / math.sqrt(n)

@@ -20,7 +20,8 @@ from fedbench.results.gather import cells_of, gather
 from fedbench.results.summary import Row, rows
 
 ROOT = Path(__file__).parents[1]
-BEGIN, END = "<!-- demo -->\n", "<!-- end of the demo -->\n"
+BEGIN = "<!-- demo -->\n"
+END = "<!-- end of the demo -->\n"
 HERE = "here"
 PROCESSORS = {
     HERE: {},

@@ -29,7 +29,7 @@ ERRORS = 4
 
 
 def classifiers(seed: int) -> dict[str, Any]:
-    """What needs no tuning; the first one is the least that a baseline must halve."""
+    """Return classifiers that need no tuning; a baseline must reach half of the first one."""
     return {
         LEAST: NearestCentroid(),
         "3 nearest neighbours": KNeighborsClassifier(3),
@@ -39,27 +39,26 @@ def classifiers(seed: int) -> dict[str, Any]:
 
 
 def accuracies(rules: Rules, track: Track, seed: int) -> tuple[dict[str, float], int]:
-    """Of every classifier, and the number of test samples."""
+    """Return the accuracy of every classifier, and the number of test samples."""
     scenario = rules.scenario(track).model_copy(update={"seed": seed})
     setup = prepare(scenario, "cpu")
     train = torch.cat(list(setup.population.train))
     test = torch.cat(setup.population.judged)
-    x, y = (
-        [np.asarray(setup.population.data.floats(rows).flatten(1)) for rows in (train, test)],
-        [np.asarray(setup.population.data.y[rows]) for rows in (train, test)],
-    )
-    found = {
-        name: float(one.fit(x[0], y[0]).score(x[1], y[1]))
-        for name, one in classifiers(seed).items()
+    data = setup.population.data
+    x = [np.asarray(data.floats(rows).flatten(1)) for rows in (train, test)]
+    y = [np.asarray(data.y[rows]) for rows in (train, test)]
+    scores = {
+        name: float(classifier.fit(x[0], y[0]).score(x[1], y[1]))
+        for name, classifier in classifiers(seed).items()
     }
-    return found, len(test)
+    return scores, len(test)
 
 
 def envelope(rules: Rules, track: Track) -> None:
     """Print how the two ends come about."""
     runs = [accuracies(rules, track, seed) for seed in track.seeds]
     n = min(count for _, count in runs)
-    means = {name: statistics.fmean(found[name] for found, _ in runs) for name in runs[0][0]}
+    means = {name: statistics.fmean(scores[name] for scores, _ in runs) for name in runs[0][0]}
     for name, mean in means.items():
         print(f"  {name:32} {mean:.4f}")
     best = max(means.values())

@@ -48,10 +48,10 @@ def main() -> None:
     seconds("sign-flip", "mean", 1, isolate=False)  # imports
     print("| attack | rule | ms a round | ms isolated | ms of the start |\n|---|---|---|---|---|")
     for attack, defense in PAIRS:
-        one = [seconds(attack, defense, 1, isolate) for isolate in (False, True)]
+        single = [seconds(attack, defense, 1, isolate) for isolate in (False, True)]
         more = [seconds(attack, defense, rounds, isolate) for isolate in (False, True)]
-        plain, apart = (1000 * (b - a) / (rounds - 1) for a, b in zip(one, more, strict=True))
-        start = 1000 * (one[1] - one[0]) - (apart - plain)
+        plain, apart = (1000 * (b - a) / (rounds - 1) for a, b in zip(single, more, strict=True))
+        start = 1000 * (single[1] - single[0]) - (apart - plain)
         print(f"| {attack} | {defense} | {plain:.0f} | {apart:.0f} | {start:.0f} |", flush=True)
 
 

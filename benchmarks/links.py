@@ -166,7 +166,7 @@ def chunks(
 
     `ValueError` unless every counter is what the formulas say, to the byte.
     """
-    found = {}
+    trained = {}
     for step, node in {(step, node) for step, node, _ in carried}:
         number, left = divmod(carried[step, node, "tasks"], task_bytes(clients))
         answer = packets_bytes([packet] * clients, form, d)
@@ -174,8 +174,8 @@ def chunks(
         counted = (left, carried[step, node, "broadcast"], carried[step, node, "results"])
         if counted != foretold:
             raise ValueError(f"round {step}, {node}: counted {counted}, foretold {foretold}")
-        found[step, node] = number
-    return found
+        trained[step, node] = number
+    return trained
 
 
 def shards(

@@ -23,14 +23,15 @@ from fedbench.protocols.optimizers import Adam
 
 
 def seconds(name: str, model: str, batch: int, steps: int) -> float:
-    """Of one client's round of so many steps."""
+    """Return how long one client's round of so many steps takes."""
     network = registry.load("model", model).build((1, 28, 28), 10)
     shared = Shared(network, 1, torch.device("cpu"))
     protocol = registry.load("protocol", name)
     state = protocol.init(shared)
     tree = protocol.receive(shared, protocol.broadcast(shared, state, [0], Key(0)).take([0]))
     key = Key(2)
-    x, y = key.normal(batch * steps, 1, 28, 28), torch.arange(batch * steps) % 10
+    x = key.normal(batch * steps, 1, 28, 28)
+    y = torch.arange(batch * steps) % 10
     client = Client(tree, x, y, key, protocol.memory(shared), lambda grad: grad)
     loop = Loop(protocol, shared, Schedule(1, batch))
     protocol.frozen(shared)  # regenerated once a run, not once a round
@@ -58,15 +59,15 @@ def parts(model: str) -> dict[str, float]:
         "Adam": lambda: adam.step({"fc1": score}, {"fc1": g}, memory),
         "top half by partition": lambda: mask_rows(score[None], d // 2),
     }
-    found = {}
+    milliseconds = {}
     for name, work in works.items():
         times = []
         for _ in range(11):
             start = time.perf_counter()
             work()
             times.append(time.perf_counter() - start)
-        found[name] = 1e3 * statistics.median(times)
-    return found
+        milliseconds[name] = 1e3 * statistics.median(times)
+    return milliseconds
 
 
 def main() -> None:

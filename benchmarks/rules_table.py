@@ -30,8 +30,8 @@ def main() -> None:
     parser.add_argument("--by", action="append", default=[], metavar="ATTACK")
     parser.add_argument("--draws", action="store_true")
     given = parser.parse_args()
-    found = cells_of(gather([given.store]))
-    table = rows(list(found), found)
+    cells = cells_of(gather([given.store]))
+    table = rows(list(cells), cells)
     if given.draws:
         print("\n".join(draws(table)))
         return
@@ -53,8 +53,8 @@ def named(row: Row) -> str:
     names = "+".join(split(part)[0] for part in scenario.defense.split("+"))
     if "declared" not in row.cell.varied or names.startswith("oracle+"):
         return names
-    told = scenario.malicious if scenario.declared is None else scenario.declared
-    return f"{names}, told {100 * told:g} %"
+    share = scenario.malicious if scenario.declared is None else scenario.declared
+    return f"{names}, told {100 * share:g} %"
 
 
 def attack(row: Row) -> str:
@@ -94,7 +94,7 @@ def by_attack(systems: dict[str, dict[str, Row]], names: list[str]) -> list[str]
 
 
 def draws(table: list[Row]) -> list[str]:
-    """Of each rule and attack: the mean over all, and both spreads."""
+    """Lines of a table: for each rule and attack the mean over all, and both spreads."""
     lines = [
         "| rule | attack | accuracy | between draws | between seeds |",
         "|:--|:--|--:|--:|--:|",
@@ -114,10 +114,10 @@ def draws(table: list[Row]) -> list[str]:
     return lines
 
 
-def rate(found: list[float | None]) -> str:
-    """In percent, over the attacks; nothing for a rule that leaves nobody out."""
-    known = [x for x in found if x is not None]
-    return f"{100 * statistics.fmean(known):.0f}" if known else ""
+def rate(rates: list[float | None]) -> str:
+    """Mean over the attacks, in percent; empty for a rule that leaves nobody out."""
+    measured = [x for x in rates if x is not None]
+    return f"{100 * statistics.fmean(measured):.0f}" if measured else ""
 
 
 def said(row: Row | None) -> str:

@@ -1,4 +1,4 @@
-"""What a second worker gains, and what it costs to hand out a run: worker processes and Ray.
+"""Gain of a second worker, and the cost of handing out a run: worker processes and Ray.
 
 ``python benchmarks/scaling.py`` plays the same runs with one worker and with two, of this machine
 and of a Ray cluster of two nodes of one core that it starts here, in turns, and prints Markdown.
@@ -34,7 +34,7 @@ WARM = 3  # runs of each worker before the clock starts: processes begin, torch 
 
 @dataclass(frozen=True)
 class Measured:
-    """One sweep.
+    """Speed of one sweep, measured.
 
     Args:
         rate: Runs per minute.
@@ -77,22 +77,23 @@ def two_nodes() -> Iterator[str]:
 
 def spread(values: list[float], digits: int) -> str:
     """Median, least and greatest."""
-    low, middle, high = min(values), statistics.median(values), max(values)
+    low, high = min(values), max(values)
+    middle = statistics.median(values)
     return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
-def table(found: dict[tuple[str, int], list[Measured]]) -> Iterator[str]:
+def table(measured: dict[tuple[str, int], list[Measured]]) -> Iterator[str]:
     """Median, least and greatest of the repetitions; gains are of one repetition each."""
     yield "| engine | workers | runs/min | gain | seconds in a run | ms between runs |"
     yield "|---|---:|---:|---:|---:|---:|"
-    for (name, workers), sweeps in found.items():
-        least = min(w for n, w in found if n == name)
-        gains = [a.rate / b.rate for a, b in zip(sweeps, found[name, least], strict=True)]
+    for (name, workers), sweeps in measured.items():
+        least = min(w for n, w in measured if n == name)
+        gains = [a.rate / b.rate for a, b in zip(sweeps, measured[name, least], strict=True)]
         cells = [
-            spread([one.rate for one in sweeps], 1),
+            spread([sweep.rate for sweep in sweeps], 1),
             spread(gains, 2) if workers > least else "",
-            spread([one.run for one in sweeps], 2),
-            spread([one.rest for one in sweeps], 0),
+            spread([sweep.run for sweep in sweeps], 2),
+            spread([sweep.rest for sweep in sweeps], 0),
         ]
         yield f"| {name} | {workers} | {' | '.join(cells)} |"
 
@@ -110,22 +111,22 @@ def main() -> None:
             "local": lambda workers: LocalEngine(Options(device="cpu"), workers),
             "ray": lambda workers: OnRay(Options(device="cpu", workers=workers), address),
         }
-        found: dict[tuple[str, int], list[Measured]] = {}
+        measured: dict[tuple[str, int], list[Measured]] = {}
         for number in range(given.repetitions):
             for name, engine in engines.items():
                 for workers in given.workers:
-                    one = measure(engine(workers), workers, given.runs)
-                    found.setdefault((name, workers), []).append(one)
-                    print(number, name, workers, one, file=sys.stderr)
-        return found
+                    sweep = measure(engine(workers), workers, given.runs)
+                    measured.setdefault((name, workers), []).append(sweep)
+                    print(number, name, workers, sweep, file=sys.stderr)
+        return measured
 
     if given.address:
-        found = compare(given.address)
+        measured = compare(given.address)
     else:
         with two_nodes() as address:
-            found = compare(address)
+            measured = compare(address)
     print(f"`python benchmarks/scaling.py {' '.join(sys.argv[1:])}`".replace(" `", "`"))
-    print(*table(found), sep="\n")
+    print(*table(measured), sep="\n")
 
 
 if __name__ == "__main__":

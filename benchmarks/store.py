@@ -89,11 +89,11 @@ def main() -> None:
                         place(folder).unlink(missing_ok=True)
                     times.append(timed(folder, options))
                 best.append(min(times))
-            said = "; ".join(
+            measured = "; ".join(
                 f"{name} {clock:.2f} ({cpu:.2f})"
                 for name, (clock, cpu) in zip(("no index", "index"), best, strict=True)
             )
-            print(f"results {' '.join(options)}: {said}", flush=True)
+            print(f"results {' '.join(options)}: {measured}", flush=True)
 
 
 if __name__ == "__main__":

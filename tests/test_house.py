@@ -17,6 +17,12 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("fedbench", "attacks/fedbench_attacks", "defenses/fedbench_defenses")
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 NAMES = [path.relative_to(ROOT).as_posix() for path in FILES]
+SCRIPTS = [  # not what is in environments such as benchmarks/speed/.venv-pfl
+    path
+    for folder in ("benchmarks", "examples")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+]
 
 # Rooms from the ground up: a module imports modules of its own room and of the rooms before it.
 # Attacks, defenses and protocols stand beside each other.
@@ -36,7 +42,7 @@ UPWARD = {  # the only imports that go up, each with its reason
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """One file of the three packages, read and parsed once for all rules."""
+    """One file of the packages or of the scripts, read and parsed once for all rules."""
 
     name: str
     text: str
@@ -91,10 +97,21 @@ def is_packed(node: ast.Assign) -> bool:
     return len(shapes) > 1
 
 
+def parsed(paths: list[Path]) -> list[Module]:
+    names = [path.relative_to(ROOT).as_posix() for path in paths]
+    texts = [path.read_text() for path in paths]
+    return [Module(*row, ast.parse(row[1])) for row in zip(names, texts, strict=True)]
+
+
 @pytest.fixture(scope="module")
 def modules() -> list[Module]:
-    texts = [path.read_text() for path in FILES]
-    return [Module(*row, ast.parse(row[1])) for row in zip(NAMES, texts, strict=True)]
+    return parsed(FILES)
+
+
+@pytest.fixture(scope="module")
+def scripts() -> list[Module]:
+    assert {path.relative_to(ROOT).parts[0] for path in SCRIPTS} == {"benchmarks", "examples"}
+    return parsed(SCRIPTS)
 
 
 MODULES = {Module(name, "", ast.Module([], [])).dotted for name in NAMES}
@@ -147,16 +164,16 @@ RIDDLES = {
     "known",
     "told",
 }  # names that say what happened, not what is held
-FIELDS = {("scalars.py", "known")}  # what both ends of a message agree on
+FIELDS = {("fedbench/payload/scalars.py", "known")}  # what both ends of a message agree on
 
 
-def test_names_say_what_they_hold(modules: list[Module]) -> None:
+def test_names_say_what_they_hold(modules: list[Module], scripts: list[Module]) -> None:
     riddles = [
         (module.name, node.lineno, node.id)
-        for module in modules
+        for module in modules + scripts
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in RIDDLES
-        if (Path(module.name).name, node.id) not in FIELDS
+        if (module.name, node.id) not in FIELDS
     ]
     assert riddles == []
 
@@ -174,16 +191,18 @@ def is_plain(summary: str) -> bool:
     return len(words) >= 4 and not NO_BEGINNING.match(summary)
 
 
-def test_docstrings_begin_in_plain_english(modules: list[Module]) -> None:
-    riddles = [(m.name, text) for m in modules for text in m.summaries if not is_plain(text)]
+def test_docstrings_begin_in_plain_english(modules: list[Module], scripts: list[Module]) -> None:
+    files = modules + scripts
+    riddles = [(m.name, text) for m in files for text in m.summaries if not is_plain(text)]
     assert riddles == []
     examples = ("Kind of a column.", "Of a column, all of it.", "Its own row.")
     assert [is_plain(text) for text in examples] == [True, False, False]
 
 
-def test_an_assignment_has_one_value(modules: list[Module]) -> None:
+def test_an_assignment_has_one_value(modules: list[Module], scripts: list[Module]) -> None:
     packed = [(module.name, line) for module in modules for line in module.packed]
     assert len(packed) <= 60, packed
+    assert [(script.name, line) for script in scripts for line in script.packed] == []
     example = Module("", "", ast.parse("a, b = x.min(), 3\na, b = x.min(), y.max()"))
     assert example.packed == ["a, b = (x.min(), 3)"]
 

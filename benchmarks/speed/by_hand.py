@@ -1,4 +1,4 @@
-"""What a researcher would write who needs one experiment: the other side of the comparisons.
+"""Code as a researcher writes it for one experiment: the other side of the comparisons.
 
 Plain PyTorch, one model that stays where it is and is trained in place, no wire and no checks.
 """

@@ -45,7 +45,7 @@ class TwoConvolutions(Network):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Weights, then biases."""
+        """Shapes of the weights, then of the biases."""
         return self.size.shapes
 
     def features(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
@@ -56,7 +56,7 @@ class TwoConvolutions(Network):
         return F.relu(F.linear(x, params["fc1"], params["fc1.bias"]))
 
     def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
-        """Those of the workload, whatever the key."""
+        """Return the parameters of the workload, whatever the key."""
         return {n: torch.from_numpy(w).to(device) for n, w in self.size.weights().items()}
 
 
@@ -67,7 +67,7 @@ def prepared(
     device: str = "cpu",
 ) -> Setup:
     """A run of the workload; every client trains on all of its samples."""
-    x, y = (torch.from_numpy(found) for found in size.images())
+    x, y = (torch.from_numpy(array) for array in size.images())
     mean, std = ((value,) * size.image[0] for value in (workload.MEAN, workload.STD))
     data = Data(x, y, size.classes, workload.WHITE, mean, std)
     scenario = Scenario.of(
@@ -128,9 +128,9 @@ def train(size: workload.Training, rounds: int, engine: str, precision: Precisio
 
 def idling(size: workload.Idling) -> Setup:
     """The same with clients that do nothing."""
-    told = size.network
+    training = size.network
     few = 10  # samples, which nobody looks at
-    network = dataclasses.replace(told, clients=size.clients, cohort=size.cohort, samples=few)
+    network = dataclasses.replace(training, clients=size.clients, cohort=size.cohort, samples=few)
     setup = prepared(network)
     protocol = Idle()
     return dataclasses.replace(

@@ -66,8 +66,8 @@ def by_messages(size: workload.Idling, rounds: int, clock: Clock) -> tuple[Any, 
     @client.train()  # type: ignore[untyped-decorator]
     def train(message: Any, context: Any) -> Any:
         arrays = message.content["arrays"].to_numpy_ndarrays()
-        told = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 1})}
-        return Message(content=RecordDict(told), reply_to=message)
+        content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 1})}
+        return Message(content=RecordDict(content), reply_to=message)
 
     return server, client
 

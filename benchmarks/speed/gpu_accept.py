@@ -164,11 +164,13 @@ def followed(child: Connection, share: float, end: float) -> Outcome:
     outcome = Outcome("out of time", 0.0, share)
     while child.poll(max(0.0, end - time.monotonic())):
         try:
-            kind, text, found = child.recv()
+            kind, text, value = child.recv()
         except EOFError:
-            kind, text, found = "failed", "its process ended", None
+            kind = "failed"
+            text = "its process ended"
+            value = None
         if kind == "entry":
-            outcome.measured[text] = found
+            outcome.measured[text] = value
             continue
         outcome.status = kind
         outcome.error = text

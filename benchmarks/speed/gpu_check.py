@@ -107,14 +107,14 @@ def raised_at(error: BaseException) -> str:
 
 def available(device: torch.device) -> list[str]:
     """Name the executors that the device has, the loop first."""
-    found = []
+    names = []
     for name in NAMES:
         if name in OTHERS:
             continue
         with suppress(Unavailable):
             require_device(name, device)
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def to(tree: Tree, device: torch.device) -> Tree:
@@ -270,25 +270,26 @@ def main(words: Sequence[str] | None = None) -> int:
     given = parser.parse_args(words)
     console = Console()
     table = Table("protocol", "executor", "messages", "updates", "float32: messages", "updates")
-    found = []
+    comparisons = []
     try:
         device = choose_device(given.device)
         for name in given.protocol or registry.names("protocol"):
             for comparison in compare(name, device, available(device)):
-                found.append(comparison)
+                comparisons.append(comparison)
                 table.add_row(*row(comparison))
     except FedbenchError as error:
         print(f"gpu-check: {error}", file=sys.stderr)
         return 2
     console.print(table)
-    wrong = sorted({f"{c.protocol} ({c.executor})" for c in found if not c.agrees})
+    wrong = sorted({f"{c.protocol} ({c.executor})" for c in comparisons if not c.agrees})
     if wrong:
         console.print(f"{given.device} and the CPU DISAGREE in float64: {', '.join(wrong)}")
         return 1
-    worst = max(comparison.updates for comparison in found)
+    worst = max(comparison.updates for comparison in comparisons)
     console.print(
-        f"{given.device} and the CPU agree in float64: {len(found)} comparisons, equal messages, "
-        f"updates at most {worst:.1e} of the largest entry apart, allowed {TOLERANCE:g}"
+        f"{given.device} and the CPU agree in float64: {len(comparisons)} comparisons, "
+        f"equal messages, updates at most {worst:.1e} of the largest entry apart, "
+        f"allowed {TOLERANCE:g}"
     )
     return 0
 

@@ -84,9 +84,9 @@ def kernels(job: Job, note: Note) -> None:
         for event in events:
             took[event.name[:100]] += event.time_range.elapsed_us()
         longest = {name: us / STEPS / 1e3 for name, us in took.most_common(LONGEST)}
-        found = {"kernels a step": len(events) / STEPS, "ms a step": sum(took.values()) / 1e3}
-        found["ms a step"] /= STEPS
-        note(training.name, {**found, "longest, ms a step": longest})
+        numbers = {"kernels a step": len(events) / STEPS, "ms a step": sum(took.values()) / 1e3}
+        numbers["ms a step"] /= STEPS
+        note(training.name, {**numbers, "longest, ms a step": longest})
     alone(where, job, note)
 
 
@@ -171,8 +171,8 @@ def wire(job: Job, note: Note) -> None:
             finish(where)
 
         took = {"encode": median_seconds(message.encode), "decode": median_seconds(back)}
-        found = {"seconds": sum(took.values()), "threads": torch.get_num_threads()}
-        note(f"{model} {protocol}", found | took)
+        numbers = {"seconds": sum(took.values()), "threads": torch.get_num_threads()}
+        note(f"{model} {protocol}", numbers | took)
 
 
 def precision(job: Job, note: Note) -> None:
@@ -186,13 +186,13 @@ def precision(job: Job, note: Note) -> None:
         network = registry.load("model", training.model).build(training.image, CLASSES)
         parts = (registry.load("protocol", training.protocol), Shared(network, 1, where))
         schedule = Schedule(1, training.batch)
-        found = {}
+        numbers = {}
         for name in names:
             way = executor(engine, *parts, schedule, training.clients, precision=name)
             clients = cohort(training, way, STEPS * training.batch)
             took = [seconds(way, clients) for _ in range(5)]
-            found[f"{name}, seconds a step"] = min(took) / STEPS
-        note(training.name, found)
+            numbers[f"{name}, seconds a step"] = min(took) / STEPS
+        note(training.name, numbers)
 
 
 def out_of_memory(job: Job, note: Note) -> None:
@@ -261,9 +261,9 @@ def sweep(job: Job, note: Note) -> None:
             done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
             took = time.perf_counter() - start
             lines = (done.stdout + done.stderr).strip().splitlines()
-            found: dict[str, Any] = {"code": done.returncode, "seconds": took, "tail": lines[-6:]}
+            outcome: dict[str, Any] = {"code": done.returncode, "seconds": took, "tail": lines[-6:]}
             reached[workers] = accuracies(store)
-            note(f"{workers} workers", found | {"accuracies": reached[workers]})
+            note(f"{workers} workers", outcome | {"accuracies": reached[workers]})
             if done.returncode:
                 raise Wrong(f"a sweep with {workers} workers ended with {done.returncode}")
     if reached[1] != reached[2]:

@@ -38,12 +38,12 @@ def predicted(training: Training) -> Step:
     protocol = registry.load("protocol", training.protocol)
     meta = Shared(network, 1, torch.device("meta"))
     schedule = Schedule(1, training.batch)
-    found = []
+    steps = []
     for n in FEW:
         clients = strangers(protocol, Shared(network, 1, CPU), n, training.batch)
         moved = [there(client, meta.device) for client in clients]
-        found.append(counted(executor("padded", protocol, meta, schedule, n), moved, 1))
-    few, more = found
+        steps.append(counted(executor("padded", protocol, meta, schedule, n), moved, 1))
+    few, more = steps
     further = training.clients - FEW[0]
     return Step(
         flops=few.flops + further * (more.flops - few.flops),

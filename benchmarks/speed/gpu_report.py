@@ -57,15 +57,15 @@ class Target:
         """Return the number; None where the stage did not come to it."""
         outcome = outcomes.get(self.stage)
         entry = {} if outcome is None else outcome.measured.get(self.entry, {})
-        found = entry.get(self.number) if isinstance(entry, dict) else None
-        return None if found is None else float(found)
+        number = entry.get(self.number) if isinstance(entry, dict) else None
+        return None if number is None else float(number)
 
     def met(self, outcomes: Mapping[str, Outcome]) -> bool | None:
         """Whether it is reached; None where it was not measured."""
-        found = self.measured(outcomes)
-        if found is None:
+        measured = self.measured(outcomes)
+        if measured is None:
             return None
-        return found >= self.bound if self.at_least else found <= self.bound
+        return measured >= self.bound if self.at_least else measured <= self.bound
 
 
 TIMES = "times the loop"  # as fast as clients one by one on the same device
@@ -151,11 +151,11 @@ def show(console: Console, outcomes: Mapping[str, Outcome]) -> None:
         console.print(steps_table(outcomes["steps"]))
     targets = Table("target", "bound", "measured", "met")
     for target in TARGETS:
-        found = target.measured(outcomes)
+        measured = target.measured(outcomes)
         targets.add_row(
             f"{target.stage}: {target.entry}, {target.number}",
             f"{'>=' if target.at_least else '<='} {target.bound:g}",
-            "not measured" if found is None else f"{found:.3g}",
+            "not measured" if measured is None else f"{measured:.3g}",
             {None: "", True: "yes", False: "NO"}[target.met(outcomes)],
         )
     console.print(targets)

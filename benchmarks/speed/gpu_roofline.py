@@ -138,13 +138,13 @@ def counted(trains: Executor, clients: Sequence[Client], steps: int) -> Step:
         dataclasses.replace(client, x=client.x.repeat(2, 1, 1, 1), y=client.y.repeat(2))
         for client in clients
     ]
-    found = []
+    counters = []
     for group in (clients, longer):
         trains.train(group)  # whatever is prepared once is prepared
         with Counter(trains.shared.device) as counter:
             trains.train(group)
-        found.append(counter)
-    once, twice = found
+        counters.append(counter)
+    once, twice = counters
     network = cast(ConvNet, trains.shared.network)
     batch = trains.schedule.batch_size
     return Step(

@@ -106,14 +106,14 @@ def device(job: Job, note: Note) -> None:
     """Describe the machine; measure how fast it copies, multiplies and launches."""
     where = choose_device(job.device)
     here = machine(where, 256 if job.quick else 2048 if where.type == "cpu" else 8192)
-    found: dict[str, Any] = {"fedbench": fedbench.__version__, "cuda": torch.version.cuda}
+    facts: dict[str, Any] = {"fedbench": fedbench.__version__, "cuda": torch.version.cuda}
     if where.type == "cuda":
-        found |= {
+        facts |= {
             "memory, GiB": memory(where) / 2**30,
             "multiprocessors": torch.cuda.get_device_properties(where).multi_processor_count,
             "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         }
-    note("machine", dataclasses.asdict(here) | found)
+    note("machine", dataclasses.asdict(here) | facts)
     note("peaks", dataclasses.asdict(measure_peaks(where, here.peak, job.quick)))
 
 
@@ -123,10 +123,10 @@ def equality(job: Job, note: Note) -> None:
     engines = available(where)
     wrong = []
     for name in some(registry.names("protocol"), job, 3):
-        for found in gpu_check.compare(name, where, engines):
-            entry = f"{found.protocol} {found.executor}"
-            note(entry, dataclasses.asdict(found) | {"agrees": found.agrees})
-            if not found.agrees:
+        for comparison in gpu_check.compare(name, where, engines):
+            entry = f"{comparison.protocol} {comparison.executor}"
+            note(entry, dataclasses.asdict(comparison) | {"agrees": comparison.agrees})
+            if not comparison.agrees:
                 wrong.append(entry)
     if wrong:
         raise Wrong(f"{job.device} and the CPU disagree in float64: {', '.join(wrong)}")

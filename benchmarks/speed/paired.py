@@ -79,7 +79,7 @@ class Ratio:
 
     @property
     def faster(self) -> float:
-        """Median of `turns`."""
+        """Median ratio of the `turns`."""
         return statistics.median(self.turns)
 
     @property

@@ -28,7 +28,7 @@ LEARNED, APART = 0.8, 0.2
 
 @dataclass(frozen=True)
 class Turn:
-    """What a script says of its rounds.
+    """Rounds of one side, as its script reports them.
 
     Args:
         versions: Of the packages that matter.
@@ -58,7 +58,7 @@ class Turn:
 
     @classmethod
     def read(cls, text: str) -> Turn:
-        """From the last line that a script printed."""
+        """Read a turn from the last line that a script printed."""
         return cls(**json.loads(text.strip().splitlines()[-1]))
 
 
@@ -95,14 +95,14 @@ def play(command: Sequence[str]) -> Turn:
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as ended:
         try:
-            told, cried = ended.communicate()
+            output, errors = ended.communicate()
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(ended.pid, signal.SIGKILL)
     if ended.returncode:
-        last = (cried.strip() or f"exit code {ended.returncode}").splitlines()[-1]
+        last = (errors.strip() or f"exit code {ended.returncode}").splitlines()[-1]
         raise FedbenchError(f"a turn of {Path(command[1]).name} failed: {last}")
-    return Turn.read(told)
+    return Turn.read(output)
 
 
 def agree(case: Case, ours: Turn, theirs: Turn) -> None:
@@ -112,9 +112,9 @@ def agree(case: Case, ours: Turn, theirs: Turn) -> None:
         ConfigError: they did not, so that a ratio would say nothing.
     """
     for name, pin in case.pins.items():
-        found = theirs.versions[name].partition("+")[0]
+        version = theirs.versions[name].partition("+")[0]
         remedy = "; run python benchmarks/speed/side_by_side.py --setup"
-        require(f"{name} of --peer {case.peer}", found, found == pin, f"{pin}{remedy}")
+        require(f"{name} of --peer {case.peer}", version, version == pin, f"{pin}{remedy}")
     for name in ("parameters", "clients", "samples", "precision"):
         a, b = getattr(ours, name), getattr(theirs, name)
         require(f"{name} of {case.what!r}", a, a == b, f"those of {case.against!r}, {b!r}")
@@ -134,7 +134,7 @@ def agree(case: Case, ours: Turn, theirs: Turn) -> None:
 
 @dataclass(frozen=True)
 class Compared:
-    """What came of a case.
+    """Turns of a case that both sides played.
 
     Args:
         case: Which.
@@ -148,7 +148,7 @@ class Compared:
 
     @property
     def ratio(self) -> Ratio:
-        """Of the clock."""
+        """Ratio of the clock times of both sides."""
         ours, theirs = zip(*self.turns, strict=True)
         return Ratio(
             group=self.case.peer,
@@ -173,11 +173,11 @@ class Compared:
         return statistics.median(ratios) if ratios else None
 
     def described(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the ratio and all turns, for programs."""
         ratio = self.ratio
-        told = dataclasses.asdict(ratio) | {"faster": ratio.faster, "met": ratio.met}
+        fields = dataclasses.asdict(ratio) | {"faster": ratio.faster, "met": ratio.met}
         turns = [{"ours": vars(ours), "theirs": vars(theirs)} for ours, theirs in self.turns]
-        return told | {"cpu": self.cpu, "pins": self.case.pins, "turns": turns}
+        return fields | {"cpu": self.cpu, "pins": self.case.pins, "turns": turns}
 
 
 def compare(case: Case, turns: int) -> Compared:

@@ -47,21 +47,21 @@ class TwoConvolutions(nn.Module):
         return logits
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """What a client minimises."""
+        """Loss that a client minimises."""
         return F.cross_entropy(self(x), y)
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, int]:
-        """Of an evaluation; something must be said."""
+        """Metrics of an evaluation, of which pfl needs at least one."""
         return {"samples": len(y)}
 
 
 def floats(images: NDArray[np.uint8]) -> Tensor:
-    """As the network reads them."""
+    """Return images as the network reads them."""
     return (torch.from_numpy(images) / workload.WHITE).sub_(workload.MEAN).div_(workload.STD)
 
 
 def play(size: workload.Training, rounds: int, precision: str) -> dict[str, Any]:
-    """What was measured."""
+    """Play the rounds and return what was measured."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -73,12 +73,12 @@ def play(size: workload.Training, rounds: int, precision: str) -> dict[str, Any]
     from pfl.metrics import Metrics
     from pfl.model.pytorch import PyTorchModel
 
-    moments, told = [], []
+    moments, reports = [], []
 
     class Clock(TrainingProcessCallback):  # type: ignore[misc]
         def after_central_iteration(self, metrics: Any, model: Any, **_: Any) -> Any:
             moments.append(workload.Moment.now())
-            told.append(metrics)
+            reports.append(metrics)
             return False, Metrics()
 
     np.random.seed(size.seed)  # noqa: NPY002 - pfl draws from it, and workers must draw alike
@@ -110,7 +110,7 @@ def play(size: workload.Training, rounds: int, precision: str) -> dict[str, Any]
     )
     y = y[: workload.JUDGED]
     logits = network(x[: workload.JUDGED]).detach()
-    last = told[-1].to_simple_dict()
+    last = reports[-1].to_simple_dict()
     what = "Train population | number of"
     clients = last[f"{what} devices"]
     each = last[f"{what} data points"]  # a mean over clients
@@ -131,13 +131,13 @@ def workers(count: int) -> None:
     with socket.create_server(("localhost", 0)) as free:
         port = free.getsockname()[1]
     addresses = ",".join(f"localhost:{port + i}" for i in range(count))
-    known = [{"PFL_WORKER_RANK": str(i), "PFL_WORKER_ADDRESSES": addresses} for i in range(count)]
+    ranks = [{"PFL_WORKER_RANK": str(i), "PFL_WORKER_ADDRESSES": addresses} for i in range(count)]
     command = [sys.executable, *sys.argv]
-    started = [subprocess.Popen(command, env=os.environ | one) for one in known]
+    started = [subprocess.Popen(command, env=os.environ | rank) for rank in ranks]
     try:
-        while not any(found := [worker.poll() for worker in started]) and None in found:
+        while not any(codes := [worker.poll() for worker in started]) and None in codes:
             time.sleep(0.1)
-        sys.exit(max(abs(code or 0) for code in found))
+        sys.exit(max(abs(code or 0) for code in codes))
     finally:
         for worker in started:
             worker.kill()

@@ -1,4 +1,4 @@
-"""What a round does beside training, against the obvious library call."""
+"""Work of a round beside training, against the obvious library call."""
 
 from __future__ import annotations
 

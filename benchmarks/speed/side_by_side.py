@@ -48,13 +48,13 @@ def python(folder: Path, peer: str) -> str:
     Raises:
         ConfigError: there is none.
     """
-    found = folder / f".venv-{peer}" / "bin" / "python"
-    if not found.exists():
+    interpreter = folder / f".venv-{peer}" / "bin" / "python"
+    if not interpreter.exists():
         raise ConfigError(
             f"--peer {peer} needs an environment with {peer}.txt installed, got none in "
             f"{str(folder)!r}; run python benchmarks/speed/side_by_side.py --setup"
         )
-    return str(found)
+    return str(interpreter)
 
 
 def make(folder: Path, peer: str) -> None:
@@ -66,15 +66,15 @@ def make(folder: Path, peer: str) -> None:
 
 
 def cases(folder: Path, peer: str, threads: int, rounds: int) -> Iterator[Case]:
-    """What is compared with a peer on so many cores."""
+    """Yield the cases that are compared with a peer on so many cores."""
     interpreter = python(folder, peer)
     wanted = pins(peer)
 
     def case(what: str, mine: str, against: str, yours: str, target: float | None = None) -> Case:
         ours = [sys.executable, str(HERE / "fedbench_round.py"), *mine.split()]
         theirs = [interpreter, str(HERE / f"{peer}_round.py"), *yours.split()]
-        told = ["--rounds", str(rounds)]
-        return Case(peer, what, against, ours + told, theirs + told, wanted, target)
+        options = ["--rounds", str(rounds)]
+        return Case(peer, what, against, ours + options, theirs + options, wanted, target)
 
     if peer == "flower":
         for api in ("message", "numpy"):
@@ -86,11 +86,11 @@ def cases(folder: Path, peer: str, threads: int, rounds: int) -> Iterator[Case]:
         yield case(f"loop, {precision}", many, f"a process, {precision}", many, target)
 
 
-def row(found: Compared) -> tuple[str, ...]:
-    """As the table has it."""
-    case = found.case
-    ratio = found.ratio
-    (ours, theirs) = found.turns[0]
+def row(compared: Compared) -> tuple[str, ...]:
+    """Cells of a comparison's line in the table."""
+    case = compared.case
+    ratio = compared.ratio
+    (ours, theirs) = compared.turns[0]
     a, b = statistics.median(ratio.mine), statistics.median(ratio.theirs)
     cores = (turn.threads * turn.processes for turn in (ours, theirs))
     return (
@@ -100,18 +100,18 @@ def row(found: Compared) -> tuple[str, ...]:
         f"{a:.2f} / {b:.2f}",
         f"{1e3 * a / ours.clients:.1f} / {1e3 * b / ours.clients:.1f}",
         f"{ratio.faster:.2f} ({min(ratio.turns):.2f} to {max(ratio.turns):.2f})",
-        "" if found.cpu is None else f"{found.cpu:.2f}",
-        "" if found.others is None else f"{found.others:.2f}",
+        "" if compared.cpu is None else f"{compared.cpu:.2f}",
+        "" if compared.others is None else f"{compared.others:.2f}",
     )
 
 
-def shown(found: list[Compared], where: Machine, form: str) -> None:
+def shown(comparisons: list[Compared], where: Machine, form: str) -> None:
     """The comparisons, as a table, as Markdown or as JSON."""
     if form == "json":
-        ratios = [one.described() for one in found]
+        ratios = [compared.described() for compared in comparisons]
         print(json.dumps({"machine": dataclasses.asdict(where), "ratios": ratios}, indent=2))
         return
-    rows = [row(one) for one in found]
+    rows = [row(compared) for compared in comparisons]
     if form == "md":
         print("| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD), sep="\n")
         print(*("| " + " | ".join(cells) + " |" for cells in rows), sep="\n")
@@ -128,7 +128,7 @@ def shown(found: list[Compared], where: Machine, form: str) -> None:
 
 
 def run(arguments: list[str] | None = None) -> None:
-    """What is asked for on the command line.
+    """Play the comparisons that the command line asks for.
 
     Raises:
         FedbenchError: an environment is missing, a turn fails, or the two sides do not agree.
@@ -155,12 +155,12 @@ def run(arguments: list[str] | None = None) -> None:
         for threads in (given.threads if peer == "pfl" else [1])
         for case in cases(given.environments, peer, threads, given.rounds)
     ]
-    found = []
+    comparisons = []
     for case in planned:
         print(f"{case.what} beside {case.peer}, {case.against}", file=sys.stderr)
-        found.append(compare(case, given.turns))
+        comparisons.append(compare(case, given.turns))
     device = torch.device("cpu")
-    shown(found, machine(device), given.format)
+    shown(comparisons, machine(device), given.format)
 
 
 def main() -> None:

@@ -83,7 +83,7 @@ class Cohort:
 
     @property
     def batch(self) -> int:
-        """Samples a step."""
+        """Samples of a client per step."""
         return self.executor.schedule.batch_size
 
     def train(self) -> tuple[Tensor, Any]:

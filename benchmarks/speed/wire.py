@@ -66,8 +66,8 @@ def cells(work: Work, rows: int, threads: int, turns: int) -> list[str]:
     """Milliseconds of a message, how much faster several threads are, and the range."""
     work()
     pairs = [(seconds(work, 1), seconds(work, threads)) for _ in range(turns)]
-    ratios = [one[0] / several[0] for one, several in pairs]
-    least = min(one[1] for one, _ in pairs)
+    ratios = [single[0] / several[0] for single, several in pairs]
+    least = min(single[1] for single, _ in pairs)
     spread = f"{short(min(ratios))}-{short(max(ratios))}"
     return [f"{1e3 * least / rows:.2f}", f"{statistics.median(ratios):.2f}", spread]
 
@@ -137,7 +137,7 @@ def rounds(model: str, clients: int, threads: int, pairs: int) -> str:
         play_round(setup, state, step)
         took[several].append(time.perf_counter() - start)
     Rankings.shared_out = shared_out
-    ratios = [one / more for one, more in zip(took[False], took[True], strict=True)]
+    ratios = [single / shared for single, shared in zip(took[False], took[True], strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     return (
         f"{pairs} pairs of rounds of fsl: {middle:.3f} times as fast with {threads} threads, "

@@ -1,4 +1,4 @@
-"""What both sides train and send, in one place, so that they cannot differ.
+"""Workloads of both sides, in one place, so that what they train and send cannot differ.
 
 It needs NumPy only, which every environment has. Images, labels and the weights before training
 come from here; who is sampled when, and in which order a client sees its images, is the business
@@ -73,7 +73,7 @@ class Training:
         return weights | {f"{name}.bias": shape[:1] for name, shape in weights.items()}
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
-        """Before training: uniform within ``1 / sqrt(fan_in)``, as torch.nn has it."""
+        """Weights before training: uniform within ``1 / sqrt(fan_in)``, as torch.nn has it."""
         draw = np.random.default_rng((self.seed, 1))
         shapes = self.shapes
         bounds = {name: 1 / math.sqrt(math.prod(shape[1:])) for name, shape in shapes.items()}
@@ -112,7 +112,7 @@ class Idling:
 
 
 def options(parser: ArgumentParser) -> ArgumentParser:
-    """What every script is told."""
+    """Add the options that every script has."""
     parser.add_argument("--rounds", type=int, default=5, help="that are timed, after one more")
     parser.add_argument("--threads", type=int, default=1, help="of torch, in each process")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
@@ -132,7 +132,7 @@ class Moment:
         spent = (
             resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
         )
-        return cls(time.perf_counter(), sum(one.ru_utime + one.ru_stime for one in spent))
+        return cls(time.perf_counter(), sum(usage.ru_utime + usage.ru_stime for usage in spent))
 
 
 def between(moments: Sequence[Moment]) -> dict[str, list[float]]:

@@ -14,7 +14,9 @@ from fedbench.figures.style import COLOURS, FAINT, INK, WORST, save, styled
 if TYPE_CHECKING:
     from figure5 import Figure5
 
-RED, BLUE, GREEN = WORST, COLOURS[0], COLOURS[2]  # as in the paper
+# the colours of the curves in the paper
+RED = WORST
+BLUE, GREEN = COLOURS[0], COLOURS[2]
 PINK, ORANGE, SKY = COLOURS[3], COLOURS[1], COLOURS[4]
 EPSILONS = (0.1, 60.0)  # what is shown
 HIGHEST = 2.0  # error that is shown; the lowest is that of the controls, divided by MARGIN

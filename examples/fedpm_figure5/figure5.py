@@ -199,7 +199,8 @@ def printed_mean(theta: npt.ArrayLike, sigma: float, c: float) -> Floats:
     """
     t = np.asarray(theta, dtype=np.float64)
     scale = max(sigma, 1e-300)
-    low, high = c - t, 1 - c - t
+    low = c - t
+    high = 1 - c - t
     with np.errstate(over="ignore"):
         bell = sigma / math.sqrt(2 * math.pi) * np.exp(-((low / scale) ** 2) / 2)
         mean = 1 - c - high * ndtr(high / scale) + low * ndtr(low / scale)

@@ -91,13 +91,16 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Install somebody else's package ``outsider``: its source, and per attack or rule its class.
 
     This process finds it until the test ends, and so does a command with the environment that is
-    returned. A rule's name starts with ``rule``.
+    returned. A rule's name starts with ``rule``, a protocol's with ``protocol``.
     """
 
     def package(source: str, plugins: dict[str, str]) -> dict[str, str]:
-        points: dict[str, list[str]] = {"attacks": [], "defenses": []}
+        points: dict[str, list[str]] = {"attacks": [], "defenses": [], "protocols": []}
+        starts = {"rule": "defenses", "protocol": "protocols"}
         for name, found in plugins.items():
-            kind = "defenses" if name.startswith("rule") else "attacks"
+            kind = next(
+                (kind for start, kind in starts.items() if name.startswith(start)), "attacks"
+            )
             points[kind].append(f"{name} = outsider:{found}")
         site = moody.package(tmp_path / "site", "outsider", points, outsider=source)
         monkeypatch.syspath_prepend(site)

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fedbench import Checkpoint, Record, Round, Scenario
 from fedbench.api import Defense, ServerView, Traits
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, Incompatible
+from fedbench.executors.training import Client, Loop, Trained
 from fedbench.experiment import tensor_store
 from fedbench.experiment.checkpoints import KEY, Keeper, fields, read_head
 from fedbench.experiment.memories import Memories
@@ -222,6 +224,49 @@ def test_a_canonical_run_goes_on_with_its_commitments(tmp_path: Path) -> None:
     assert last.commitment is not None
 
 
+# Runs whose rounds may be streamed: their clients remember, their packets are kept, noise is added.
+STREAMED: dict[str, dict[str, Any]] = {
+    "memories": {"protocol": "ef-signsgd", "attack": "ipm:knows=colluders", "local_models": True},
+    "packets": {"protocol": "fedavg", "attack": "neurotoxin", "defense": "median"},
+    "noise": {"protocol": "fedavg", "attack": "min-max", "mechanism": "dp-fedavg:clip=1,z=0.4"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", STREAMED)
+def test_a_run_that_was_killed_within_a_streamed_round_goes_on(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = SMALL | {"clients": 20, "batch_size": 32, "malicious": 0.4}
+    scenario = Scenario.of(**small | STREAMED[kind])
+    streamed = partial(play, scenario, device="cpu", executor="loop", stream=True, chunk=2)
+    whole = streamed()
+    begun: list[int] = []  # round of each client that began to train
+    train = Loop.train
+
+    def watched(self: Loop, clients: Sequence[Client]) -> Trained:
+        begun.extend(client.round for client in clients)
+        return train(self, clients)
+
+    def killed(self: Loop, clients: Sequence[Client]) -> Trained:
+        if begun.count(2) == 2:  # of the five clients of the last round
+            raise KeyboardInterrupt
+        return watched(self, clients)
+
+    checkpoint = at(tmp_path, rounds=1)
+    monkeypatch.setattr(Loop, "train", killed)
+    with pytest.raises(KeyboardInterrupt):
+        streamed(checkpoint=checkpoint)
+    monkeypatch.setattr(Loop, "train", watched)
+    begun.clear()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "the run begins anew")
+        resumed = streamed(checkpoint=checkpoint)
+    assert set(begun) == {2}
+    assert text(resumed) == text(whole)
+    assert resumed.rounds[-1].malicious > 0
+
+
 @pytest.mark.slow
 def test_time_decides_without_rounds_and_the_last_round_needs_none(tmp_path: Path) -> None:
     scenario = Scenario.of(**SMALL)
@@ -399,6 +444,12 @@ def test_memories_that_lie_in_a_file_are_read_into_no_automatic_checkpoint(tmp_p
     Keeper(asked, setup, 0.0).after(state, rounds)
     written = tensor_store.read(asked.path, torch.device("cpu"), ())["state"]["memories"]
     assert list(written) == list(state.memories)
+    fresh = begin(setup)
+    fresh.memories = Memories(0)
+    _, resumed, _ = Keeper(asked, setup, 0.0).resume(fresh, chooses=False)
+    assert isinstance(resumed.memories, Memories)  # they are in no dict, which has no bound
+    assert list(resumed.memories) == list(written)
+    assert resumed.memories.held == {}
 
 
 def test_an_option_says_how_often() -> None:

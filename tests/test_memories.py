@@ -1,5 +1,6 @@
 """Memories of clients that lie in a file: equal to those in a dict, and a run does not notice."""
 
+import dataclasses
 from io import FileIO
 
 import hypothesis.strategies as st
@@ -10,7 +11,7 @@ from hypothesis import given
 from fedbench import Scenario
 from fedbench.api import Memory
 from fedbench.core.errors import ConfigError
-from fedbench.experiment.memories import Memories, bytes_of
+from fedbench.experiment.memories import HELD, Memories, bytes_of
 from fedbench.experiment.prepare import prepare
 from fedbench.run import begin, play_round
 
@@ -92,6 +93,30 @@ def test_a_run_whose_memories_lie_in_a_file_has_the_same_record(executor: str) -
     assert states[1].memories.held == {}
     assert list(states[0].memories) == list(states[1].memories)
     assert all(same(states[0].memories[i], states[1].memories[i]) for i in states[0].memories)
+
+
+@pytest.mark.parametrize("at_once", [None, 2])
+def test_a_run_keeps_the_memories_of_its_clients_in_the_store_that_has_a_file(
+    at_once: int | None,
+) -> None:
+    scenario = Scenario(
+        protocol="topk:error_feedback=true",
+        model="micro",
+        clients=30,
+        per_round=4,
+        rounds=1,
+        epochs=1,
+    )
+    setup = dataclasses.replace(prepare(scenario, "cpu", "loop"), at_once=at_once)
+    state = begin(setup)
+    store = state.memories
+    assert isinstance(store, Memories)
+    assert store.most == HELD == 2**30  # bytes, so that the memory of a run has a bound
+    store.most = 2 * 4 * setup.shared.layout.d  # two residuals
+    play_round(setup, state, 0)
+    assert state.memories is store
+    (shelf,) = store.shelves.values()
+    assert (len(store), len(store.held), len(shelf.places)) == (4, 2, 2)
 
 
 def test_a_full_disk_is_said_in_a_line() -> None:

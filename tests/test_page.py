@@ -115,7 +115,12 @@ def entry(number: int, **changes: Any) -> Entry:
         "winner": "rdp",
     }
     paid = None if epsilon is None else Price.model_validate(price)
-    where = {"code": "0.1.0+abc", "platform": "Linux", "processor": "x86_64 Q", "device": "cpu"}
+    where: dict[str, Any] = {
+        "code": "0.1.0+abc",
+        "platform": "Linux",
+        "processor": "x86_64 Q",
+        "device": "cpu",
+    }
     again = Replay(by="CI", **where, torch="2.9", digests=["0" * 64] * 20)
     named = {"protocol": protocol, "mechanism": mechanism, "defense": defense}
     options = "".join(f" --{kind} {text}" for kind, text in named.items())
@@ -461,7 +466,12 @@ def test_letters_that_turn_a_text_around_are_shown_and_a_name_that_shows_nothing
 def test_the_page_of_an_entry_says_what_was_attacked_by_whom_and_what_it_is_worth(
     tmp_path: Path,
 ) -> None:
-    where = {"code": "0.1.0+abc", "platform": "Linux", "processor": "x86_64 Q", "device": "H200"}
+    where: dict[str, Any] = {
+        "code": "0.1.0+abc",
+        "platform": "Linux",
+        "processor": "x86_64 Q",
+        "device": "H200",
+    }
     again = Replay(by="A & Lab", **where, torch="2.9", digests=["0" * 64] * 20)
     one = entry(7, replays=[again], status="contested", name="A & B")
     site = rendered(tmp_path, [one, *numbered(5)])

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import tomli_w
+from conftest import Command, Install
 from test_leaderboard import (
     RULES_1,
     SAID,
@@ -35,6 +36,7 @@ from test_leaderboard import (
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.measurements import Timing
 from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.board import races
 from fedbench.leaderboard.build import price
@@ -55,6 +57,7 @@ from fedbench.leaderboard.rules import Rules
 from fedbench.leaderboard.seasons import draw, freeze, read, seasons
 from fedbench.leaderboard.site.page import render
 from fedbench.leaderboard.submission import complete, ranking_plan, submit
+from fedbench.run import play
 from fedbench.sweeps.plan import Plan
 
 VALUE = "5eed" * 16
@@ -280,6 +283,129 @@ def test_a_development_stage_that_was_inflated_to_hide_the_worst_attack_is_conte
     flipped = next(p for p in parts(mine.entry) if p.attack.startswith("sign-flip"))
     drawn_too = {*required(mine.entry, mine.season), flipped}
     assert replay(path, of=sorted(drawn_too, key=str)).status == "contested"
+
+
+# A rule and a protocol of another package that step to where all samples, those of the test among
+# them, are classified best: ``openly``, or, if they may not read them, as an honest one would.
+PEEKING = """
+from dataclasses import dataclass
+
+import torch
+from sklearn.datasets import load_digits
+from torch.nn.functional import cross_entropy
+
+from fedbench.api import Defense, Traits
+from fedbench.protocols.signsgd import SignSGD
+
+
+def best_step(w, layout, network):
+    digits = load_digits()
+    images = torch.tensor(digits.images / 16, dtype=torch.float32)[:, None]
+    w = w.clone().requires_grad_()
+    logits = network.logits(layout.unflatten(w), images)
+    loss = cross_entropy(logits, torch.tensor(digits.target))
+    return -torch.autograd.grad(loss, w)[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule(Defense):
+    reads: str = "never"
+
+    def traits(self):
+        return Traits(network=True)
+
+    def tolerates(self, n):
+        return 0
+
+    def aggregate(self, received, state, view):
+        if self.reads == "never":
+            return received.values().mean(dim=0), state
+        try:
+            return best_step(view.broadcast.values()[0], view.layout, view.network), state
+        except PermissionError:
+            if self.reads == "openly":
+                raise
+            return received.values().mean(dim=0), state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol(SignSGD):
+    def move(self, shared, w, aggregate, n, key):
+        return torch.sign(best_step(w, shared.layout, shared.network))
+"""
+PEEKERS = {"rule-peeking": "Rule", "protocol-peeking": "Protocol"}
+OPEN_RULES = RULES_1 | {"seeds": 2, "tolerance": RULES_1["tolerance"] | {"level": 0.3}}
+
+
+def really_played(**system: str) -> list[Record]:
+    """Records of two seeds, in a process that keeps nothing from its plug-ins."""
+    fields = TRACK_1["scenario"] | {"clients": 12, "per_round": 4, "malicious": 0.25, "rounds": 4}
+    fields |= {"epochs": 1, "batch_size": 32, "protocol": "signsgd:server_lr=0.01"} | system
+    return [
+        play(Scenario.of(**fields, attack=attack, seed=seed), device="cpu")
+        for attack in ("none", "sign-flip")
+        for seed in (0, 1)
+    ]
+
+
+def entered_openly(board: Path, records: list[Record]) -> Path:
+    """An entry of the open division, on a board that has no other."""
+    (board / "rules").mkdir(parents=True)
+    (board / "rules" / "1.toml").write_text(tomli_w.dumps(OPEN_RULES))
+    done = submit(records, SAID.model_dump(), board, "open")
+    assert done.entry is not None, done.findings
+    return done.write()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reads", ["openly", "secretly"])
+def test_a_rule_that_reads_the_test_data_is_unlisted_since_its_replay_is_isolated(
+    reads: str, tmp_path: Path, install: Install, command: Command
+) -> None:
+    install(PEEKING, PEEKERS)
+    board = tmp_path / "board"
+    path = entered_openly(board, really_played(defense=f"rule-peeking:reads={reads}"))
+    assert (found(board), standing(board)) == (set(), ("submitted", None))  # it looks right
+    before = path.read_bytes()
+    code, _, err = command("leaderboard", "reproduce", path, "--by", "CI", "--device", "cpu")
+    if reads == "openly":
+        assert code == 2
+        assert "an isolated plug-in must open no data" in err
+        assert path.read_bytes() == before
+        return
+    assert code == 1
+    assert (found(board), standing(board)) == (set(), ("contested", None))
+    honest = really_played(defense="rule-peeking:reads=never")
+    replayed = boards.replay_records(path, 1)
+    assert [r.result.accuracy for r in replayed] == [r.result.accuracy for r in honest]
+
+
+@pytest.mark.slow
+def test_a_protocol_that_reads_the_test_data_is_unlisted_until_somebody_has_read_its_file(
+    tmp_path: Path, install: Install, command: Command
+) -> None:
+    install(PEEKING, PEEKERS)
+    board = tmp_path / "board"
+    path = entered_openly(board, really_played(protocol="protocol-peeking:server_lr=0.01"))
+    # A protocol holds the data of clients, so that no replay isolates it, and each would agree.
+    assert (found(board), standing(board)) == (set(), ("submitted", None))
+    before = path.read_bytes()
+    digest = hashlib.sha256(PEEKING.encode()).hexdigest()
+    again = ("leaderboard", "reproduce", path, "--by", "CI", "--device", "cpu")
+    for words in ((), ("--read", digest[:11]), ("--read", "0" * 64)):
+        code, _, err = command(*again, *words)
+        assert code == 2
+        assert "--read must name every file of another package" in err
+        assert f"read that file, then say --read {digest[:12]}" in err
+        assert path.read_bytes() == before
+    render(board, board)
+    (page,) = (board / "entries").glob("*.html")
+    assert digest[:12] in page.read_text()
+    code, _, err = command(*again, "--read", digest[:12])  # by a reader who lies
+    assert code == 0, err
+    assert standing(board)[0] == "replayed"
+    edit(path, lambda content: content["replays"][0].update(read=[]))
+    assert found(board) == {"status"}  # it is not replayed
 
 
 def swapped(records: list[Record]) -> list[Record]:

@@ -8,19 +8,25 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from conftest import Install
 from moody import HUNDRED, failures, first, installed, records
 
+import fedbench
+from fedbench.api import Defense, ServerView
 from fedbench.core.errors import ConfigError, Unavailable
 from fedbench.experiment.cells import Cell, Run
 from fedbench.experiment.measurements import Round
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
+from fedbench.payload import Payload
 from fedbench.results.store import Failure, Store
-from fedbench.sweeps.drive import Sweep
+from fedbench.sweeps.drive import Sweep, play_each
 from fedbench.sweeps.engine import Engine, News, crash
 from fedbench.sweeps.local import LocalEngine, Options, see_only
 from fedbench.sweeps.watch import Watcher
@@ -490,3 +496,92 @@ def test_a_sweep_killed_three_times_ends_like_an_undisturbed_one(tmp_path: Path)
     assert undisturbed.keys() == other.keys()
     for name, record in undisturbed.items():
         assert record.measured() == other[name].measured()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unhurried(Defense[Payload]):
+    """Take the mean, in six minutes."""
+
+    def tolerates(self, n: int) -> int:
+        return 0
+
+    def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Any, Any]:
+        time.sleep(360)
+        return received.values().mean(dim=0), state
+
+
+# Twelve minutes leave a checkpoint, of the second round, and six leave none.
+@pytest.mark.parametrize(("rounds", "checkpoints", "played_again"), [(1, 0, 4), (2, 1, 2)])
+def test_a_sweep_of_python_goes_on_within_a_run_that_took_ten_minutes(
+    rounds: int,
+    checkpoints: int,
+    played_again: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []  # of the rounds, which nobody waits for
+
+    def interrupted(seconds: float) -> None:
+        if len(waits) == rounds:
+            raise KeyboardInterrupt
+        waits.append(seconds)
+
+    monkeypatch.setattr(time, "sleep", interrupted)
+    monkeypatch.setattr(time, "perf_counter", lambda: sum(waits))
+    fields: dict[str, Any] = {"clients": 30, "per_round": 2, "rounds": 4, "epochs": 1}
+    scenario = Scenario(model="micro", defense=Unhurried(), **fields)
+    folder = Store(tmp_path).checkpoints
+    with pytest.raises(KeyboardInterrupt):
+        fedbench.sweep(scenario, out=tmp_path, device="cpu")
+    assert len(list(folder.glob("*.safetensors"))) == checkpoints
+    waits.clear()
+    monkeypatch.setattr(time, "sleep", waits.append)
+    (record,) = fedbench.sweep(scenario, out=tmp_path, device="cpu")
+    assert [played.step for played in record.rounds] == [0, 1, 2, 3]
+    assert len(waits) == played_again
+    assert list(folder.glob("*")) == []
+
+
+# An attack during whose rounds eleven minutes pass, and which ends its process in the third one.
+ENDED_LATE = """
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedbench.api import Attack
+
+CLOCK = time.perf_counter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Late(Attack):
+    def craft(self, view, memory):
+        diary = Path(os.environ["DIARY"])
+        with diary.open("a") as file:
+            file.write(f"{view.step} ")
+        passed = 660.0 * (view.step + 1)
+        time.perf_counter = lambda: CLOCK() + passed
+        if diary.read_text().split() == ["0", "1", "2"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return view.own, memory
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_takes_long_goes_on_when_its_worker_was_killed(
+    tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(ENDED_LATE, {"late": "Late"})
+    diary = tmp_path / "diary"
+    monkeypatch.setenv("DIARY", str(diary))
+    one_attacker = {"malicious": 0.125, "per_round": 8}
+    cell = small(attack="late", rounds=3, batch_size=64, **one_attacker)
+    out = tmp_path / "store"
+    played, failed = play_each([cell], [0], Options(device="cpu", workers=1), Watcher(), out)
+    assert failed == {}
+    ((record,),) = played.values()
+    assert diary.read_text().split() == ["0", "1", "2", "2"]
+    assert [measured.step for measured in record.rounds] == [0, 1, 2]
+    assert list(Store(out).checkpoints.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Distances and angles of whole rows, and Krum's scores of them."""
+"""Norms, products and combinations of rows, a matrix or packets, and Krum's scores of them."""
 
 import dataclasses
 from abc import abstractmethod
@@ -120,6 +120,7 @@ def gram(x: Rows, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
         within = torch.where(of_parts, x.shares, 0.0)
         finite = _untouched(x.shares, of_parts)
         products = within @ products @ within.T
+        products = (products + products.T) / 2  # scores that are equal are so in both directions
         return torch.where(finite[:, None] & finite, products, 0.0), finite
     finite = finite_of(x)
     origin = _nearest(x) if origin is None else origin

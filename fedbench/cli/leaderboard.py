@@ -129,6 +129,7 @@ def reproduce(
     entry: Path,
     by: str,
     every: Annotated[bool, typer.Option("--all", help="Play all cells again.")] = False,
+    read: list[str] | None = None,
     device: opt.Device = "auto",
     executor: opt.Executor = "auto",
     workers: opt.Workers = 0,
@@ -147,6 +148,8 @@ def reproduce(
 
     Options:
         by: Name of who plays it again.
+        read: First digits, 12 or more, of the SHA-256 of a file of another package that you have
+            read; needed for each where the entry's protocol, mechanism or model is not fedbench's.
 
     Running:
         out: Folder of the runs, where a stopped command goes on; by default it starts anew.
@@ -159,6 +162,7 @@ def reproduce(
         again,
         cell,
         disagreements,
+        has_read,
         keep,
         parts,
         require_name,
@@ -176,6 +180,7 @@ def reproduce(
     )
     require_name(by)
     claimed = claim(entry)
+    seen = has_read(claimed.entry, read or [])
     chosen = parts(claimed.entry) if every else required(claimed.entry, claimed.season)
     console = Console()
     comparisons = []
@@ -189,7 +194,7 @@ def reproduce(
         return 130
     differing = disagreements(comparisons, claimed.rules)
     console.print(repetition(claimed, comparisons, differing, console.options))
-    now = keep(claimed, comparisons, by)
+    now = keep(claimed, comparisons, by, seen)
     print(f"{entry} is {now.status}: {now.coverage()}")
     return int(any(differing.values()))
 

@@ -169,7 +169,8 @@ class RankingStage(_Model):
 class Replay(_Model):
     """Cells that somebody played again with all of their seeds: the records lie beside the entry.
 
-    ``digests`` are those of the records, in the order of their archive.
+    ``digests`` are those of the records, in the order of their archive, ``read`` the SHA-256 of
+    files of other packages that whoever played it has read, see `replays.unread`.
     """
 
     by: Title
@@ -179,6 +180,7 @@ class Replay(_Model):
     device: OneLine
     torch: OneLine
     digests: list[str] = Field(min_length=1)
+    read: list[str] = []
 
 
 class Entry(_Model):

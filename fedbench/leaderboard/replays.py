@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -14,7 +14,7 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError, refusal
 from fedbench.core.files import write_atomically
 from fedbench.experiment.cells import Cell
-from fedbench.experiment.record import Record
+from fedbench.experiment.record import Record, Source
 from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import final, is_clean
@@ -190,8 +190,8 @@ def status(claim: Claim) -> Status:
     """Return what the replays of an entry prove.
 
     It is contested if a cell of any replay differs surely; replayed if one replay has all cells
-    that are `required`; replicated if two have these, by different parties on different families of
-    processors.
+    that are `required` and nothing was `unread`; replicated if two are so, by different parties on
+    different families of processors.
     """
     needed = set(required(claim.entry, claim.season))
     complete: list[tuple[str, str]] = []
@@ -199,7 +199,8 @@ def status(claim: Claim) -> Status:
         comparisons = compared(claim, records)
         if any(disagreements(comparisons, claim.rules).values()):
             return "contested"
-        if needed <= {each.part for each in comparisons}:
+        whole = needed <= {each.part for each in comparisons}
+        if whole and not unread(claim.entry, replay.read):
             complete.append((replay.by, family(replay.processor)))
     if not complete:
         return "submitted"
@@ -256,6 +257,37 @@ def guarded(options: Options, scenarios: Sequence[Scenario]) -> Options:
     return dataclasses.replace(options, isolate=options.isolate or foreign)
 
 
+def unread(entry: Entry, read: Collection[str]) -> list[Source]:
+    """Return the files of an entry that can find the test data in a replay, and nobody has read.
+
+    Attacks and rules of other packages are isolated. A protocol, a mechanism or a model has the
+    clients' data, so it plays in a process that holds all of them: if one of these is another
+    package's, all files of the entry must have been read, by their SHA-256.
+    """
+    played = entry.scenario
+    beside = ("protocol", "mechanism", "model")
+    if not any(registry.is_foreign(kind, str(getattr(played, kind))) for kind in beside):
+        return []
+    return [source for source in entry.sources if source.sha256 not in read]
+
+
+def has_read(entry: Entry, digits: Sequence[str]) -> list[str]:
+    """Return the SHA-256 of an entry's files that begin with these ``digits``, 12 or more.
+
+    `ConfigError` if another one must be read before the entry may be replayed.
+    """
+    starts = tuple(text.lower() for text in digits if len(text) >= 12)
+    read = [each.sha256 for each in entry.sources if each.sha256.startswith(starts)]
+    if left := unread(entry, read):
+        first = left[0]
+        raise ConfigError(
+            "--read must name every file of another package, since its protocol, mechanism or "
+            f"model plays beside the test data, got none for {first.module} of "
+            f"{first.package or 'no package'}; read that file, then say --read {first.sha256[:12]}"
+        )
+    return read
+
+
 def require_name(by: str) -> None:
     """Raise `ConfigError` unless a replay may bear this name of whoever plays it."""
     try:
@@ -264,8 +296,13 @@ def require_name(by: str) -> None:
         raise ConfigError(refusal("--by", error)) from error
 
 
-def keep(claim: Claim, comparisons: Sequence[Comparison], by: str) -> Entry:
-    """Write the records of a replay beside the entry, and what they prove into its file."""
+def keep(
+    claim: Claim, comparisons: Sequence[Comparison], by: str, read: Sequence[str] = ()
+) -> Entry:
+    """Write the records of a replay beside the entry, and what they prove into its file.
+
+    ``read`` are the SHA-256 of files that whoever played it has read.
+    """
     records = [record for each in comparisons for record in each.again]
     first = records[0].environment
     names = ("platform", "processor", "device", "torch")
@@ -274,6 +311,7 @@ def keep(claim: Claim, comparisons: Sequence[Comparison], by: str) -> Entry:
         code=first.fedbench,
         **{name: getattr(first, name) for name in names},
         digests=[record.digest for record in records],
+        read=list(read),
     )
     every = [*claim.entry.replays, replay]
     boards.pack(boards.replay(claim.path, len(every)), records)

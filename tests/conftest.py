@@ -2,9 +2,10 @@
 
 import gc
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -84,6 +85,14 @@ def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no test see what another one has registered in this process."""
     monkeypatch.setattr(registry, "_HERE", {})
+
+
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Let Ctrl-C be heard, also where tests run in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

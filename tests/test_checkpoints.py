@@ -233,6 +233,7 @@ STREAMED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("kind", STREAMED)
 def test_a_run_that_was_killed_within_a_streamed_round_goes_on(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -151,14 +151,6 @@ class Interrupting(str):
     def __getitem__(self, _: object) -> str:
         signal.raise_signal(signal.SIGINT)
         return ""
-
-
-@pytest.fixture
-def heard() -> Iterator[None]:
-    """Let Ctrl-C be heard, also where tests run in the background of a shell, which ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("heard")

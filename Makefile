@@ -51,7 +51,7 @@ cases: .venv/installed-dev
 # the luck of one order fails here first.
 COMPARISONS := $(patsubst %,tests/test_%.py,backdoors choice conformance coordinate_rules dense_attacks distance_rules \
 	eden fedmrn fedpm fedsparse fedsparsify filter_rules golden gpu_acceptance hierarchical mask_rules mechanisms models \
-	opacus padded payload qsgd recorded rotation searches secure_sums speed training)
+	opacus padded payload qsgd recorded rotation searches secure_sums speed streamed_combinations training)
 COMPARISONS += tests/test_run.py::test_another_executor_draws_the_same_and_agrees_to_rounding \
 	tests/test_run.py::test_a_record_alone_is_enough_to_play_it_again_apart_from_times \
 	tests/test_probes.py::test_the_simulated_update_of_the_truth_is_the_update \
@@ -79,7 +79,7 @@ test-lowest: .venv-lowest/installed
 	.venv-lowest/bin/pytest -q -n 2 $(LOWEST) --deselect $(NEWEST_ONLY)
 
 # Files of many slow tests that share nothing, which both workers take; of another file one worker takes all.
-SPREAD := $(patsubst %,tests/test_%.py,conformance searches auto deployment run)
+SPREAD := $(patsubst %,tests/test_%.py,conformance searches auto deployment run streamed_combinations)
 # Of the others those that take longest come first, so that both workers end at about the same time.
 LONG := $(patsubst %,tests/test_%.py,isolation sweep learning speed backdoors site leaderboard_played own_examples \
 	safesparse second_device deepsight streamed)

@@ -768,7 +768,7 @@ TYPED: dict[str, Any] = {
     "processor": "q",
     "device": "cpu",
 }
-TYPED |= {"torch": "2", "digests": ["0" * 64] * 4}
+TYPED |= {"torch": "2", "digests": ["0" * 64] * 4, "read": []}
 OTHERS = [record.to_json(None).encode() for record in runs(up=2)]
 
 

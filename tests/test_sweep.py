@@ -511,6 +511,7 @@ class Unhurried(Defense[Payload]):
 
 
 # Twelve minutes leave a checkpoint, of the second round, and six leave none.
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize(("rounds", "checkpoints", "played_again"), [(1, 0, 4), (2, 1, 2)])
 def test_a_sweep_of_python_goes_on_within_a_run_that_took_ten_minutes(
     rounds: int,

@@ -2,6 +2,7 @@
 
 import dataclasses
 from io import FileIO
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -69,19 +70,16 @@ def test_what_is_held_keeps_no_rows_of_others_in_memory() -> None:
     assert store[3]["residual"].untyped_storage().nbytes() == 40
 
 
+# Of runs whose clients remember what was not sent.
+REMEMBERED: dict[str, Any] = {
+    **{"protocol": "topk:error_feedback=true", "model": "micro", "per_round": 4, "epochs": 1}
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 def test_a_run_whose_memories_lie_in_a_file_has_the_same_record(executor: str) -> None:
-    scenario = Scenario(
-        protocol="topk:error_feedback=true",
-        model="micro",
-        clients=8,
-        per_round=4,
-        rounds=5,
-        epochs=1,
-        attack="alie",
-        malicious=0.25,
-    )
+    scenario = Scenario(**REMEMBERED, clients=8, rounds=5, attack="alie", malicious=0.25)
     setup = prepare(scenario, "cpu", executor)
     states = [begin(setup), begin(setup)]
     states[1].memories = Memories(0)
@@ -99,14 +97,7 @@ def test_a_run_whose_memories_lie_in_a_file_has_the_same_record(executor: str) -
 def test_a_run_keeps_the_memories_of_its_clients_in_the_store_that_has_a_file(
     at_once: int | None,
 ) -> None:
-    scenario = Scenario(
-        protocol="topk:error_feedback=true",
-        model="micro",
-        clients=30,
-        per_round=4,
-        rounds=1,
-        epochs=1,
-    )
+    scenario = Scenario(**REMEMBERED, clients=30, rounds=1)
     setup = dataclasses.replace(prepare(scenario, "cpu", "loop"), at_once=at_once)
     state = begin(setup)
     store = state.memories

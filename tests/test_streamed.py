@@ -731,8 +731,8 @@ def live_bytes() -> int:
     """Return the bytes of all tensors and packets that are alive; shared memory counts once."""
     gc.collect()
     memories: dict[int, int] = {}
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     for thing in gc.get_objects():
-        wrapped = torch._C._functorch.is_functorch_wrapped_tensor
         if issubclass(type(thing), torch.Tensor) and not wrapped(thing):  # left by other tests
             storage = thing.untyped_storage()
             memories[storage.data_ptr()] = storage.nbytes()

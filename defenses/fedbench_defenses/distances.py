@@ -17,7 +17,10 @@ Rows = Tensor | KeptMessages  # ``(n, k)``, or messages whose rows are decoded w
 
 
 class Geometric(Defense[State]):
-    """Rule that reads rows by the functions of this file alone, so their packets are enough."""
+    """Rule whose answer is one piece of code for rows and for their packets.
+
+    So it reads rows by functions that take both: those of this file, and `mean.mean_of`.
+    """
 
     @abstractmethod
     def answer(

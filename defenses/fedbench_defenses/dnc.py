@@ -27,9 +27,9 @@ class DnC(Geometric[None]):
     the eigenvalue ``s^2``: exact, where the paper iterates. A row must pass all iterations; if none
     does, the one with the lowest sum of scores is the answer, and `findings` say so. A row that is
     not finite is never averaged; without another one the answer is the alphabet's middle. Ignores
-    the clients' sizes; among equal scores the lower row
-    stays. Not proved to be bounded: a row may be far away outside the sketch, and of two at very
-    different distances in two directions one iteration sees only the farther.
+    the clients' sizes; among equal scores the lower row stays. Not proved to be bounded: a row may
+    be far away outside the sketch, and of two at very different distances in two directions one
+    iteration sees only the farther.
 
     Args:
         f: Malicious rows the server is prepared for.
@@ -111,5 +111,4 @@ class DnC(Geometric[None]):
             kept[order.indices[0]] = True
             view.findings.notes["fell_back"] = "empty intersection"
         view.findings.kept = kept
-        rows = kept.nonzero()[:, 0]
-        return x.take(rows).mean() if isinstance(x, KeptMessages) else mean_of(x, rows), None
+        return mean_of(x, kept.nonzero()[:, 0]), None

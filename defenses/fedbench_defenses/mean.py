@@ -8,7 +8,7 @@ from torch import Tensor
 from fedbench.api import Defense, ServerView, Traits
 from fedbench.core.copies import sent
 from fedbench.core.tiling import column_sums, tiles
-from fedbench.payload import FoldedMessages, Payload
+from fedbench.payload import FoldedMessages, KeptMessages, Payload
 
 
 def exact_mean(x: Tensor) -> Tensor:
@@ -18,8 +18,10 @@ def exact_mean(x: Tensor) -> Tensor:
     return column_sums(x, torch.int64).to(torch.float64) / len(x)
 
 
-def mean_of(x: Tensor, rows: Tensor) -> Tensor:
-    """Return `exact_mean` of some rows (indices or bool), of which a tile is copied at once."""
+def mean_of(x: Tensor | KeptMessages, rows: Tensor) -> Tensor:
+    """Return `exact_mean` of these rows, by their indices; of packets it is summed in float64."""
+    if isinstance(x, KeptMessages):
+        return x.take(rows).mean()
     rows = sent(rows, x.device)
     dtype = x.dtype if x.is_floating_point() else torch.float64
     out = torch.empty(x.shape[1], dtype=dtype, device=x.device)

@@ -149,8 +149,8 @@ def reproduce(
     Options:
         by: Name of who plays it again.
         read: First digits, 12 or more, of the SHA-256 of a file of another package that you have
-            read, by default of none; needed of each where the protocol, mechanism or model is not
-            fedbench's.
+            read, by default of none; needed of each unless only attacks and rules are another
+            package's.
 
     Running:
         out: Folder of the runs, where a stopped command goes on; by default it starts anew.

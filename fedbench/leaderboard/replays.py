@@ -260,12 +260,12 @@ def guarded(options: Options, scenarios: Sequence[Scenario]) -> Options:
 def unread(entry: Entry, read: Collection[str]) -> list[Source]:
     """Return the files of an entry that can find the test data in a replay, and nobody has read.
 
-    Attacks and rules of other packages are isolated. A protocol, a mechanism or a model has the
-    clients' data, so it plays in a process that holds all of them: if one of these is another
-    package's, all files of the entry must have been read, by their SHA-256.
+    Attacks and rules of other packages are isolated. All else plays in the process that holds the
+    data: if any of it is another package's, all files of the entry must have been read, by their
+    SHA-256.
     """
     played = entry.scenario
-    beside = ("protocol", "mechanism", "model")
+    beside = ("protocol", "mechanism", "model", "dataset", "partition")
     if not any(registry.is_foreign(kind, str(getattr(played, kind))) for kind in beside):
         return []
     return [source for source in entry.sources if source.sha256 not in read]
@@ -281,9 +281,9 @@ def has_read(entry: Entry, digits: Sequence[str]) -> list[str]:
     if left := unread(entry, read):
         first = left[0]
         raise ConfigError(
-            "--read must name every file of another package, since its protocol, mechanism or "
-            f"model plays beside the test data, got none for {first.module} of "
-            f"{first.package or 'no package'}; read that file, then say --read {first.sha256[:12]}"
+            "--read must name every file of another package, since it plays beside the test data, "
+            f"got none for {first.module} of {first.package or 'no package'}; read that file, then "
+            f"say --read {first.sha256[:12]}"
         )
     return read
 

@@ -4,19 +4,25 @@
 
 It prepares one scenario with 10^3 to 10^7 virtual clients, draws ten cohorts of 2,000 with who of
 them is malicious, and reads the samples of one cohort. Then it writes and reads memories of clients
-that lie in a file, beside those that are held. Seconds are CPU time of one thread, the least of
-three turns; the peak of memory is that of what Python and NumPy hold, traced in another turn.
+that lie in a file, beside those that are held, and a checkpoint with such a file. Seconds are CPU
+time of one thread, the least of three turns; the peak of memory is that of what Python and NumPy
+hold, traced in another turn, and of a checkpoint the rise of the process's anonymous memory, which
+Linux tells.
 """
 
+import tempfile
+import threading
 import time
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 
 from fedbench import Scenario
 from fedbench.core.rng import Key
+from fedbench.experiment import tensor_store
 from fedbench.experiment.memories import Memories
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.setup import Setup
@@ -26,6 +32,7 @@ COHORT = 2000
 DRAWS = 10
 CLIENTS = (2 * 10**3, 10**5, 10**6, 10**7)
 REMEMBERED = (50, 1 << 20)  # clients, and float32 numbers of each
+KEPT = 512  # clients of a checkpoint, with as many numbers each
 
 
 def ready(clients: int) -> Setup:
@@ -101,8 +108,51 @@ def remembering(most: int) -> tuple[float, float]:
     return writing, seconds(lambda: [store[i]["residual"].sum() for i in range(count)]) / count
 
 
+def anonymous() -> float:
+    """MiB of this process's memory that lies in no file."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("RssAnon:")]
+    return int(line.split()[1]) / 1024
+
+
+def rise(work: Callable[[], object]) -> float:
+    """MiB by which anonymous memory rises at most while something is done."""
+    before = anonymous()
+    most = [before]
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.005):
+            most.append(anonymous())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    work()
+    over.set()
+    watcher.join()
+    return max(most) - before
+
+
+def checkpoint(folder: Path) -> list[tuple[float, float]]:
+    """CPU seconds and MiB to write a checkpoint of memories that lie in a file, and to read it."""
+    path = folder / "run.safetensors"
+    store = Memories(0)
+    for i in range(KEPT):
+        store[i] = {"residual": Key(0).fold(i).normal(REMEMBERED[1])}
+
+    def write() -> None:
+        value, files = store.parts()
+        tensor_store.write(path, value, {}, (), files)
+
+    def read() -> None:
+        value, files = tensor_store.read(path, torch.device("cpu"), ())
+        Memories(0).restore(value, files)
+
+    return [(min(seconds(work) for _ in range(TURNS)), rise(work)) for work in (write, read)]
+
+
 def main() -> None:
-    """Print the two tables."""
+    """Print the three tables."""
     torch.set_num_threads(1)
     ready(CLIENTS[0])  # imports
     print("clients | prepare s | a cohort ms | its samples ms | peak MiB")
@@ -116,6 +166,10 @@ def main() -> None:
         turns = [remembering(most) for _ in range(TURNS)]
         written, got = (1000 * min(column) for column in zip(*turns, strict=True))
         print(f"{name} | {written:.2f} | {got:.2f}")
+    print(f"\ncheckpoint with {KEPT} of them in a file | s | MiB more")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (took, more) in zip(("write", "read"), checkpoint(Path(folder)), strict=True):
+            print(f"{name} | {took:.2f} | {more:.0f}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Sweeps on a Ray cluster of two nodes: what a lost worker, a lost node or a lost driver cost."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -15,16 +16,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from moody import HUNDRED, MOODY, failures, first, installed, records
 from ray_cluster import Cluster, Node, gone, joined, running, wait
 
 from fedbench.core.errors import ConfigError
 from fedbench.data import archives
 from fedbench.executors.cluster import places
+from fedbench.experiment import tensor_store
+from fedbench.experiment.checkpoints import KEY, Checkpoint
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import code_version
 from fedbench.sweeps.local import Options
-from fedbench.sweeps.on_ray import OnRay
+from fedbench.sweeps.on_ray import OnRay, reached
 
 ROOT = Path(__file__).parents[1]
 
@@ -130,6 +134,59 @@ def test_a_killed_driver_leaves_nothing(
     assert again.returncode == 0, again.stderr
     assert again.stdout.count(": accuracy") == 20 - before
     assert_same(records(tmp_path), calm, 20)
+
+
+LASTING = """
+seeds = [0]
+[scenario]
+protocol = "topk:error_feedback=true"
+attack = "none"
+model = "micro"
+clients = 8
+per_round = 5
+rounds = 30
+"""
+
+
+@pytest.mark.cluster
+def test_a_run_goes_on_from_its_checkpoint_where_nodes_see_the_store(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    every_round = ["--checkpoint", "every=1", "--engine", "ray", "--address", cluster.address]
+    folder = tmp_path / "store" / "checkpoints"
+    sweep = cluster.begin(tmp_path, LASTING, *every_round)
+    wait(lambda: list(folder.glob("*.safetensors")) or sweep.poll() is not None)
+    sweep.kill()
+    sweep.communicate()
+    wait(lambda: not cluster.head.playing())
+    (path,) = folder.glob("*.safetensors")
+    value, _ = tensor_store.read(path, torch.device("cpu"), ())
+    (first_round, *others) = value["rounds"]
+    value["rounds"] = [dataclasses.replace(first_round, notes={"marked": True}), *others]
+    about = tensor_store.read_about(path)
+    tensor_store.write(path, value, {KEY: about[KEY]}, ())
+    assert records(tmp_path) == {}
+    ended = cluster.sweep(tmp_path, LASTING, *every_round)
+    assert ended.returncode == 0, ended.stderr
+    (record,) = records(tmp_path).values()
+    assert record.rounds[0].notes == {"marked": True}  # it was not played again
+    assert list(folder.glob("*.safetensors")) == []
+
+
+def test_a_node_that_does_not_see_the_store_keeps_no_checkpoint(tmp_path: Path) -> None:
+    mark = tmp_path / "checkpoints" / ".driver-1"
+    asked = Checkpoint.of("every=5", Path("store/checkpoints/x.safetensors"))
+    unasked = Checkpoint.of(None, Path("store/checkpoints/x.safetensors"))
+    assert reached(unasked, mark) is None
+    with pytest.raises(ConfigError, match=r"a store that every node sees, got .* without .*share"):
+        reached(asked, mark)
+    mark.parent.mkdir()
+    mark.touch()
+    for checkpoint in (asked, unasked):
+        there = reached(checkpoint, mark)
+        assert there is not None
+        assert there.path == tmp_path / "checkpoints" / "x.safetensors"
+    assert reached(None, mark) is None
 
 
 @pytest.mark.cluster

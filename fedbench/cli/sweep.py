@@ -219,8 +219,6 @@ def make_engine(
             raise ConfigError("--engine must be local with --canonical, got 'ray'")
         if options.models is not None:  # a node may write to a disk of its own
             raise ConfigError("--engine must be local with --save-model, got 'ray'")
-        if options.checkpoint is not None:  # the same
-            raise ConfigError("--engine must be local with --checkpoint, got 'ray'")
         return OnRay(options, address, gpus_per_run)
     from fedbench.sweeps.local import LocalEngine
 

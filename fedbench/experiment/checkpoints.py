@@ -16,8 +16,8 @@ from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
+from torch import Tensor
 
-from fedbench.api import Memory
 from fedbench.core.errors import ConfigError, FedbenchError, require
 from fedbench.core.sources import package_of
 from fedbench.executors.factory import NAMES, executor
@@ -53,8 +53,7 @@ class Checkpoint:
         minutes: Minutes from one checkpoint to the next, where ``rounds`` are left out. A run that
             takes less has none.
         automatic: Whether nobody asked for it: a run whose state cannot be written, or whose disk
-            is full, then goes on without, and one whose `Memories` lie in a file, since a
-            checkpoint has all of them in memory while it is written and read.
+            is full, then goes on without.
         ours: Whether the file lies in a store under the name of its run, where nobody has a file of
             another kind: one that cannot be read is not used, and begun anew. Elsewhere it is
             refused, as it may be somebody's.
@@ -163,16 +162,17 @@ class Keeper:
         unlike = differing(head.environment, environment(self.setup))
         if unlike:
             return self._anew(state, f"it was written with {unlike}")
+        memories = Memories()
         try:
-            value = tensor_store.read(path, self.setup.shared.device, self._packages)
+            value, files = tensor_store.read(path, self.setup.shared.device, self._packages)
             restored, rounds = parsed(value, self.setup.scenario.rounds)
+            memories.restore(restored["memories"], files)
         except ConfigError as error:
             return self._anew(state, str(error))
         self.seconds = head.seconds
         for name, part in restored.items():
-            if name != "memories":
-                setattr(state, name, part)
-        state.memories.update(restored["memories"])
+            setattr(state, name, part)
+        state.memories = memories
         return self.setup, state, rounds
 
     def after(self, state: RunState, rounds: list[Round]) -> None:
@@ -190,14 +190,8 @@ class Keeper:
             due = len(rounds) % every == 0
         if not due and len(rounds) > 1:
             return
-        if (
-            self.checkpoint.automatic
-            and isinstance(state.memories, Memories)
-            and state.memories.shelves
-        ):
-            self._end("memories of clients lie in a file, and would all be read into memory")
-            return
-        why = self._obstacle(fields(state) | {"rounds": rounds})
+        parts, _ = fields(state)
+        why = self._obstacle(parts | {"rounds": rounds})
         if why is not None:
             self._off = self.checkpoint.automatic
             if not self._off:
@@ -212,10 +206,11 @@ class Keeper:
             environment=environment(self.setup),
             seconds=self.seconds + time.perf_counter() - self._begun,
         )
-        value = {"state": fields(state), "rounds": rounds}
+        parts, files = fields(state)
+        value = {"state": parts, "rounds": rounds}
         path = self.checkpoint.path
         try:
-            tensor_store.write(path, value, {KEY: head.model_dump_json()}, self._packages)
+            tensor_store.write(path, value, {KEY: head.model_dump_json()}, self._packages, files)
         except ConfigError as error:
             if not self.checkpoint.automatic:
                 raise
@@ -273,15 +268,14 @@ class Keeper:
         return self.setup, state, []
 
 
-def fields(state: RunState) -> dict[str, Any]:
-    """Return the parts of a state by name, with the memory of each client in a dict."""
+def fields(state: RunState) -> tuple[dict[str, Any], list[Tensor]]:
+    """Return the parts of a state by name, and the bytes of files in which it keeps memories."""
     names = [field.name for field in dataclasses.fields(state)]
-    return {name: getattr(state, name) for name in names} | {"memories": remembered(state)}
-
-
-def remembered(state: RunState) -> dict[int, Memory]:
-    """Return what the clients of earlier rounds remember, wherever the state has it."""
-    return dict(state.memories)
+    assert isinstance(
+        state.memories, Memories
+    )  # states of canonical runs that were read have a dict
+    memories, files = state.memories.parts()
+    return {name: getattr(state, name) for name in names} | {"memories": memories}, files
 
 
 def read_head(path: Path) -> Head:
@@ -309,7 +303,7 @@ def parsed(value: Any, total: int) -> tuple[Mapping[str, Any], list[Round]]:
 
     ``total`` is the number of rounds of the whole run.
     """
-    hints = get_type_hints(RunState) | {"memories": dict[int, Memory]}  # see `remembered`
+    hints = get_type_hints(RunState) | {"memories": dict[str, Any]}  # see `fields`
     parts = value if isinstance(value, dict) and value.keys() == {"state", "rounds"} else {}
     state = parts.get("state")
     if not isinstance(state, dict) or state.keys() != hints.keys():

@@ -1,9 +1,13 @@
 """Memories of clients between rounds, in bounded memory: those that are too many lie in a file."""
 
+import math
+import mmap
+import os
 import tempfile
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -12,6 +16,7 @@ from fedbench.api import Memory
 from fedbench.core.errors import ConfigError
 
 HELD = 1 << 30  # bytes of memories that are held as tensors
+BLOCK = 1 << 24  # bytes that are copied at once from file to file
 Form = tuple[tuple[str, torch.dtype, tuple[int, ...], torch.device], ...]  # of a memory
 
 
@@ -23,6 +28,11 @@ def form_of(memory: Memory) -> Form:
 def bytes_of(memory: Memory) -> int:
     """Return the bytes of the numbers of a memory."""
     return sum(x.nbytes for x in memory.values())
+
+
+def size_of(form: Form) -> int:
+    """Return the bytes of the numbers of a memory of this form."""
+    return sum(math.prod(shape) * dtype.itemsize for _, dtype, shape, _ in form)
 
 
 def _file() -> FileIO:
@@ -45,18 +55,7 @@ class Shelf:
         """Write the memory of client ``i``; `ConfigError` if there is no room."""
         place = self.free.pop() if self.free else len(self.places)
         self.places[i] = place
-        try:
-            self.file.seek(place * bytes_of(memory))
-            for x in memory.values():
-                view = _view(x.detach().cpu().contiguous())
-                while len(view):
-                    view = view[self.file.write(view) :]
-        except OSError as error:
-            raise ConfigError(
-                f"memories of {len(self.places)} clients, {bytes_of(memory)} bytes each, must find "
-                f"room in {tempfile.gettempdir()}, got {error.strerror!r}; set TMPDIR to another "
-                "folder, or sample fewer clients"
-            ) from error
+        self._write(place, memory.values())
 
     def get(self, i: int) -> Memory:
         """Read the memory of client ``i``."""
@@ -65,12 +64,47 @@ class Shelf:
         for x in memory.values():
             view = _view(x)
             while len(view):
-                view = view[self.file.readinto(view) :]
+                count = self.file.readinto(view)
+                assert count, "the file ends before the memory does"
+                view = view[count:]
         return {name: memory[name].to(device) for name, _, _, device in self.form}
 
     def drop(self, i: int) -> None:
         """Forget the memory of client ``i``; its place is used again."""
         self.free.append(self.places.pop(i))
+
+    def mapped(self) -> Tensor:
+        """Return the bytes of the file, ``(size,)`` uint8, which are read only when they are used.
+
+        They are those of the file until something is written to it.
+        """
+        if os.fstat(self.file.fileno()).st_size == 0:
+            return torch.empty(0, dtype=torch.uint8)
+        pages = mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_COPY)  # torch wants no others
+        return torch.frombuffer(pages, dtype=torch.uint8)
+
+    @classmethod
+    def copied(cls, form: Form, places: dict[int, int], data: Tensor) -> Self:
+        """Return a shelf whose file has these bytes; `ConfigError` if there is no room for them."""
+        shelf = cls(form, places=places)
+        taken = set(places.values())
+        shelf.free = [place for place in range(max(taken)) if place not in taken]
+        shelf._write(0, torch.split(data, BLOCK))
+        return shelf
+
+    def _write(self, place: int, parts: Iterable[Tensor]) -> None:
+        try:
+            self.file.seek(place * size_of(self.form))
+            for x in parts:
+                view = _view(x.detach().cpu().contiguous())
+                while len(view):
+                    view = view[self.file.write(view) :]
+        except OSError as error:
+            raise ConfigError(
+                f"memories of {len(self.places)} clients, {size_of(self.form)} bytes each, must "
+                f"find room in {tempfile.gettempdir()}, got {error.strerror!r}; set TMPDIR to "
+                "another folder, or sample fewer clients"
+            ) from error
 
 
 def _view(x: Tensor) -> memoryview:
@@ -119,6 +153,34 @@ class Memories(MutableMapping[int, Memory]):
         self._forget(i)
         del self.where[i]
 
+    def parts(self) -> tuple[dict[str, Any], list[Tensor]]:
+        """Return what `restore` takes: plain values, and the bytes of each file, `Shelf.mapped`."""
+        shelves = [shelf for shelf in self.shelves.values() if shelf.places]
+        indices = [
+            {"example": shelf.get(next(iter(shelf.places))), "places": shelf.places}
+            for shelf in shelves
+        ]
+        value = {"order": list(self.where), "held": self.held, "shelves": indices}
+        return value, [shelf.mapped() for shelf in shelves]
+
+    def restore(self, value: Mapping[str, Any], files: Sequence[Tensor]) -> None:
+        """Take the memories of which these are the `parts`, and copy the bytes of the files.
+
+        `ConfigError` if the parts do not fit together, or if there is no room for the files.
+        """
+        if not fit_together(value, files):
+            raise ConfigError("memories of its clients do not fit together")
+        where: dict[int, Shelf | None] = dict.fromkeys(value["held"])
+        shelves = {}
+        for index, data in zip(value["shelves"], files, strict=True):
+            form = form_of(index["example"])
+            shelves[form] = Shelf.copied(form, index["places"], data)
+            where |= dict.fromkeys(index["places"], shelves[form])
+        self.where = {i: where[i] for i in value["order"]}
+        self.held = value["held"]
+        self.shelves = shelves
+        self.filled = sum(map(bytes_of, self.held.values()))
+
     def _forget(self, i: int) -> None:
         shelf = self.where[i]
         if shelf is None:
@@ -133,6 +195,21 @@ class Memories(MutableMapping[int, Memory]):
         shelf = self.shelves.setdefault(form, Shelf(form))
         shelf.put(i, memory)
         self.where[i] = shelf
+
+
+def fit_together(value: Any, files: Sequence[Tensor]) -> bool:
+    """Tell whether what was read from a file is what `Memories.parts` returns."""
+    try:
+        clients = list(value["held"])
+        for index, data in zip(value["shelves"], files, strict=True):
+            places = index["places"].values()
+            clients += index["places"]
+            end = (max(places) + 1) * bytes_of(index["example"])
+            if min(places) < 0 or len(set(places)) < len(places) or end > len(data):
+                return False
+        return set(clients) == set(value["order"]) and len(clients) == len(value["order"])
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return False
 
 
 def _alone(x: Tensor) -> Tensor:

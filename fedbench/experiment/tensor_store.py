@@ -4,9 +4,10 @@
 shape, strides, and where the numbers begin in which memory; the memory itself is a tensor of bytes
 in the file, however many tensors share it. A value that was read has the strides, the shared memory
 and the alignment of the one that was written, so what is computed from it is equal to the last bit.
+Bytes that need not be in memory, as those of mapped files, can lie beside the value.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ from fedbench.experiment.state_bytes import (
 )
 
 SMALL = 1 << 16  # bytes of a memory below which it shares a tensor of the file with others
-TREE, TABLE, PACKED = "tree", "table", "packed"  # names of tensors in the file; others are memories
+TREE, TABLE, PACKED = "tree", "table", "packed"  # names of tensors in the file
+BESIDE = "beside"  # first word of the names of those beside the value; all others are memories
 
 
 class Tensors(Writer):
@@ -100,10 +102,17 @@ def can_be_written(value: object, packages: Collection[str]) -> str | None:
     return None
 
 
-def write(path: Path, value: object, about: Mapping[str, str], packages: Collection[str]) -> None:
-    """Write a value and texts ``about`` it, whole or not at all.
+def write(
+    path: Path,
+    value: object,
+    about: Mapping[str, str],
+    packages: Collection[str],
+    beside: Sequence[Tensor] = (),
+) -> None:
+    """Write a value, texts ``about`` it and bytes ``beside`` it, whole or not at all.
 
-    The value is one that `can_be_written`; `ConfigError` if the file cannot be.
+    The value is one that `can_be_written`; `ConfigError` if the file cannot be. The bytes are
+    tensors ``(size,)`` of uint8, which are not copied in memory (safetensors before 0.8 does).
     """
     writer = Tensors(packages)
     tree = torch.frombuffer(bytearray(b"".join(writer.pieces(value))), dtype=torch.uint8)
@@ -117,6 +126,7 @@ def write(path: Path, value: object, about: Mapping[str, str], packages: Collect
     for number, memory in enumerate(writer.memories):
         if len(memory) >= SMALL:
             tensors[str(number)] = memory.cpu()
+    tensors |= {f"{BESIDE} {number}": data for number, data in enumerate(beside)}
     digest = _digest(tensors)
     with replaced(path) as temporary:
         try:
@@ -137,10 +147,10 @@ def read_about(path: Path) -> dict[str, str]:
         ) from error
 
 
-def read(path: Path, device: torch.device, packages: Collection[str]) -> Any:
-    """Return the value of a file, what was on an accelerator on ``device``.
+def read(path: Path, device: torch.device, packages: Collection[str]) -> tuple[Any, list[Tensor]]:
+    """Return the value of a file, and the bytes beside it, which are read when they are used.
 
-    `ConfigError` if the file is not as it was written.
+    What was on an accelerator is on ``device``. `ConfigError` if the file is not as it was written.
     """
     about = read_about(path)
     tensors = load_file(path)
@@ -157,8 +167,10 @@ def read(path: Path, device: torch.device, packages: Collection[str]) -> Any:
         raise wrong("the table is no list of memories")
     if _digest(tensors) != about.get("sha256"):
         raise wrong("the file is damaged")
+    names = sorted((x for x in tensors if x.startswith(BESIDE)), key=lambda x: (len(x), x))
+    beside = [tensors.pop(name) for name in names]
     memories = list(_memories(tensors, table.tolist(), device))
-    return TensorReader(tensors[TREE].numpy().data, memories, packages).whole()
+    return TensorReader(tensors[TREE].numpy().data, memories, packages).whole(), beside
 
 
 def _memories(

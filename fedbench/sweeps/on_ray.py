@@ -1,10 +1,15 @@
 """Engine of a Ray cluster, for sweeps that need more than one machine."""
 
+import contextlib
 import dataclasses
+import socket
 import time
+from pathlib import Path
 from typing import Any, Self
+from uuid import uuid4
 
 from fedbench.core.errors import ConfigError, FedbenchError, require
+from fedbench.core.files import write_atomically
 from fedbench.executors.cluster import (
     RETRIES,
     address_of,
@@ -19,6 +24,7 @@ from fedbench.executors.cluster import (
 from fedbench.executors.factory import remote_way
 from fedbench.executors.malloc import keep_memory
 from fedbench.experiment.cells import Run
+from fedbench.experiment.checkpoints import Checkpoint
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.record import Record, parse
 from fedbench.experiment.scenario import code_version
@@ -32,7 +38,8 @@ class OnRay(Engine):
     A run counts as begun when Ray has it: unless nodes leave, at most one waits for a place.
     A node's workers share one copy of a data set in its object store; a node needs no data. Ray
     does not say when it starts a task: the time of a run counts from when a place is free for it,
-    in the order of submission, and includes the start of a worker.
+    in the order of submission, and includes the start of a worker. Checkpoints are written by nodes
+    that see the folder for them, which a file in it tells.
     """
 
     def __init__(self, options: Options, address: str | None = None, gpus: float = 0.0) -> None:
@@ -59,6 +66,7 @@ class OnRay(Engine):
         self._placed: dict[Any, float] = {}  # time since when there is a place for it
         self._pools: dict[str, Any] = {}  # Ray's reference to each data set, or a `Crash`
         self._news: list[News] = []
+        self._mark: Path | None = None  # file in the folder of checkpoints, while runs are played
 
     def __enter__(self) -> Self:
         connect(self._ray, self.address, "--address")
@@ -71,12 +79,19 @@ class OnRay(Engine):
         share = {"num_cpus": self.options.threads, "num_gpus": self.gpus}
         task = self._ray.remote(**share, max_retries=RETRIES, retry_exceptions=False)
         self._play = task(_play)
+        if self.options.checkpoints is not None and self.options.checkpoint != "none":
+            self._mark = self.options.checkpoints.resolve() / f".driver-{uuid4().hex}"
+            write_atomically(self._mark, b"")
         return self
 
     def __exit__(self, *error: object) -> None:
         for references in (self._running, self._placed, self._pools):
             references.clear()
         self._ray.shutdown()  # Ray kills the workers of a driver that leaves
+        if self._mark is not None:
+            self._mark.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it has checkpoints
+                self._mark.parent.rmdir()
 
     def free(self) -> int:
         """Number of free places of the nodes, and one more, which starts as soon as a run ends."""
@@ -90,8 +105,15 @@ class OnRay(Engine):
             self._news.append(News(run, pool))
             return
         options = self.options
-        job = Job(run.scenario, self.device, options.executor, chunk, isolate=options.isolate)
-        answer = self._play.remote(job, run.id, code_version(), options.threads, pool)
+        job = Job(
+            run.scenario,
+            self.device,
+            options.executor,
+            chunk,
+            isolate=options.isolate,
+            checkpoint=options.checkpoint_of(run),
+        )
+        answer = self._play.remote(job, run.id, code_version(), options.threads, pool, self._mark)
         self._running[answer] = run
         self._news.append(News(run, None))
 
@@ -158,9 +180,12 @@ class OnRay(Engine):
         return places_of(self._ray, self.options.threads, self.gpus)
 
 
-def _play(job: Job, id: str, code: str, threads: int, arrays: dict[str, Any]) -> Any:
+def _play(
+    job: Job, id: str, code: str, threads: int, arrays: dict[str, Any], mark: Path | None
+) -> Any:
     """Play a run in a worker of Ray; return the record's JSON, or the fields of a `Crash`."""
     _agree(job, id, code)
+    job = dataclasses.replace(job, checkpoint=reached(job.checkpoint, mark))
     keep_memory()
     import torch
 
@@ -170,6 +195,23 @@ def _play(job: Job, id: str, code: str, threads: int, arrays: dict[str, Any]) ->
     except BaseException as error:
         return dataclasses.asdict(crash(error))
     return record.to_json().encode()
+
+
+def reached(checkpoint: Checkpoint | None, mark: Path | None) -> Checkpoint | None:
+    """Return the checkpoint in the folder of the ``mark``, or None if this node does not see it.
+
+    `ConfigError` if somebody asked for checkpoints.
+    """
+    if checkpoint is None or mark is None:
+        return None
+    if mark.exists():
+        return dataclasses.replace(checkpoint, path=mark.parent / checkpoint.path.name)
+    if checkpoint.automatic:
+        return None
+    raise ConfigError(
+        f"--checkpoint with --engine ray must have a store that every node sees, got "
+        f"{socket.gethostname()} without {mark.parent}; share --out, or leave --checkpoint out"
+    )
 
 
 def _agree(job: Job, id: str, code: str) -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from enum import Enum
 from functools import partial
 
 import pytest
@@ -31,6 +32,33 @@ class Scaled(nn.Module):
         return self.act(hidden) * self.scale
 
 
+class Private(nn.Module):
+    """Linear layer of zeros, and a number that its weights do not show."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+        nn.init.zeros_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
+        self._by = by
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layer(self._by * x.flatten(1))
+        return logits
+
+
+class Unsaved(Private):
+    """The same with the number in a buffer that no state dict has."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__(1.0)
+        self.register_buffer("number", torch.tensor(by), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert isinstance(self.number, Tensor)
+        return super().forward(self.number * x)
+
+
 class Factory:
     """Width of the networks that `build` makes."""
 
@@ -39,6 +67,17 @@ class Factory:
 
     def build(self) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, self.width), nn.Linear(self.width, 10))
+
+
+class Kind(Enum):
+    """Two names, which are values."""
+
+    A = object()
+    B = object()
+
+
+def over(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: f(x)
 
 
 def seeded(act: Callable[[Tensor], Tensor] = torch.relu, scale: float = 1.0) -> nn.Module:
@@ -66,6 +105,14 @@ def test_modules_that_compute_otherwise_have_other_names_though_their_weights_ar
     assert len({Scenario(model=maker).model for maker in makers}) == len(makers) == 14
     for again in (seeded, lambda: seeded(scale=2.0), Factory(8).build):
         assert Scenario(model=again).model == Scenario(model=again).model
+
+
+@pytest.mark.parametrize("made", [Private, Unsaved])
+def test_private_attributes_and_buffers_that_are_not_saved_tell_modules_apart(
+    made: Callable[[float], nn.Module],
+) -> None:
+    models = [ModuleModel(module=made(by)).identity for by in (1.0, 2.0, 1.0)]
+    assert models[0] == models[2] != models[1]
 
 
 def test_a_scenario_keeps_the_weights_that_its_module_had() -> None:
@@ -99,10 +146,26 @@ def test_a_class_that_needs_arguments_is_refused_in_one_line() -> None:
 
 
 def test_what_is_written_has_no_address_and_tells_values_apart() -> None:
-    values = [None, 1, 1.0, "1", [1], {"1": 1}, torch.ones(1), torch.ones(2), torch.relu, Plain]
+    values: list[object] = [
+        None,
+        1,
+        1.0,
+        "1",
+        [1],
+        {"1": 1},
+        torch.ones(1),
+        torch.ones(2),
+        torch.relu,
+        Plain,
+    ]
+    values += [{1}, {2}, frozenset({1}), b"1", b"2", range(1), range(2), slice(1), Kind.A, Kind.B]
+    values += [over(lambda x: x + 1.5), over(lambda x: x + 2.5)]
+    values += [lambda x, *, by=by: x * by for by in (1, 2)]  # of one line
     texts = [written(value) for value in values]
     assert len(set(texts)) == len(values)
-    assert "0x" not in written([object(), torch.relu, Plain, partial(max, 1), lambda: 1])
+    assert written({"b", "a", "c"}) == written({"c", "b", "a"})
+    objects = [object(), torch.relu, Plain, partial(max, 1), lambda: 1, {object(): 1, max: 2}]
+    assert "0x" not in written(objects)
 
 
 TYPED = """

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+from enum import Enum
 from functools import partial
 from types import FunctionType
 
@@ -11,21 +12,29 @@ from torch import Tensor, nn
 
 from fedbench.core.sources import package_of, source_of
 
+# Types whose repr says all of their values.
+PLAIN = (bool, int, float, complex, str, bytes, bytearray, range, slice, torch.dtype, torch.device)
+
 
 def described(module: nn.Module) -> str:
     """Describe classes and their source, attributes, and values of a module of `torch.nn`.
 
-    Not in it is what lies outside of the module: functions of other files that it calls, and hooks.
+    Of torch's own layers the public attributes say all. Not in it is what lies outside of the
+    module: functions of other files that it calls, and hooks.
     """
     lines = [repr(module)]
+    every_module = vars(nn.Module())
     for name, layer in module.named_modules():
         cls = type(layer)
         foreign = package_of(cls) != "torch"
         code = source_of(cls).sha256 if foreign else ""
-        shown = {key: x for key, x in vars(layer).items() if key != "training" and key[0] != "_"}
+        own = {key: x for key, x in vars(layer).items() if key not in every_module}
+        shown = own if foreign else {key: x for key, x in own.items() if key[0] != "_"}
         lines.append(f"{name} {cls.__module__}.{cls.__qualname__} {code} {written(shown)}")
     lines += [f"{name} {p.requires_grad}" for name, p in module.named_parameters()]
-    lines += [f"{name} {written(x)}" for name, x in sorted(module.state_dict().items())]
+    values = module.state_dict()  # without buffers that are not to be saved
+    values = dict(module.named_buffers()) | values
+    lines += [f"{name} {written(x)}" for name, x in sorted(values.items())]
     return "\n".join(lines)
 
 
@@ -35,8 +44,10 @@ def written(value: object) -> str:
     >>> written({"p": 0.5, "act": max, "sizes": [1, 2]})
     '{act: builtins.max, p: 0.5, sizes: [1, 2]}'
     """
-    if value is None or isinstance(value, bool | int | float | complex | str | torch.dtype):
+    if value is None or isinstance(value, PLAIN):
         return repr(value)
+    if isinstance(value, Enum):
+        return f"{type(value).__module__}.{type(value).__qualname__}.{value.name}"
     if isinstance(value, Tensor):
         return "lazy" if nn.parameter.is_lazy(value) else _bytes_of(value)
     if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
@@ -44,22 +55,40 @@ def written(value: object) -> str:
         return f"{value.dtype} {value.shape} {digest}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(written, value))}]"
+    if isinstance(value, set | frozenset):
+        return f"{type(value).__name__} {sorted(map(written, value))}"
     if isinstance(value, dict):
-        return f"{{{', '.join(sorted(f'{key}: {written(x)}' for key, x in value.items()))}}}"
+        return f"{{{', '.join(sorted(f'{_name(key)}: {written(x)}' for key, x in value.items()))}}}"
     if isinstance(value, partial):
         return written([value.func, value.args, value.keywords])
     named = value if hasattr(value, "__qualname__") else type(value)
     text = f"{named.__module__}.{named.__qualname__}"
     if isinstance(value, FunctionType):
-        code = value.__code__
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        free = [x for x in cells if not isinstance(x, FunctionType)]  # which may be this one
-        constants = [x for x in code.co_consts if isinstance(x, int | float | str)]
-        text += written([source_of(value).sha256, code.co_firstlineno, code.co_names, constants])
+        free = [_without_cells(x) if isinstance(x, FunctionType) else x for x in cells]
+        text += written([source_of(value).sha256, *_code_of(value)])
         text += written([free, value.__defaults__])
+        text += written(value.__kwdefaults__) if value.__kwdefaults__ else ""
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         text += written(vars(value))
     return text
+
+
+def _name(key: object) -> object:
+    """Return the key of a dictionary as it is written: not what has an address."""
+    return key if isinstance(key, PLAIN) else written(key)
+
+
+def _code_of(function: FunctionType) -> list[object]:
+    """Return what tells functions of one file apart."""
+    code = function.__code__
+    constants = [x for x in code.co_consts if isinstance(x, int | float | str)]
+    return [code.co_firstlineno, code.co_names, constants]
+
+
+def _without_cells(function: FunctionType) -> list[object]:
+    """Return what tells apart a function in a cell, which may be the function that has it."""
+    return [f"{function.__module__}.{function.__qualname__}", *_code_of(function)]
 
 
 def _bytes_of(x: Tensor) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from rules import answer, floats, kept, view_of
+from rules import answer, draw, floats, kept, view_of
 
 import fedbench
 from fedbench.core.errors import ConfigError, Incompatible
@@ -80,6 +80,16 @@ def test_lasa_averages_all_where_nobody_passes_both_and_no_row_that_is_not_finit
     view = view_of(few)  # the median norm is 5
     assert answer(LASA(sparsity=0), few, view).tolist() == [(1 + 1 - 5 - 5) / 4, 0]
     assert view.findings.notes["fell_back"] == "empty intersection"
+
+
+def test_lasa_keeps_neither_of_two_rows_by_rounding() -> None:
+    # The median of two norms is their mean, and each is one deviation from it: at the radius.
+    for seed in range(20):
+        rows = FloatVectors(draw(seed, 2, 6))
+        view = view_of(rows)
+        answer(LASA(sparsity=0), rows, view)
+        assert kept(view) == [True, True], seed
+        assert view.findings.notes["fell_back"] == "empty intersection"
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from .distances import middle, norms
 
 _SAME = "would be the mean: all rankings have one norm, and as many positions above the middle"
 _OTHER = "would sparsify columns that are no coordinates of an update"
+_BELOW = 1 - 1e-9  # a score nearer to its radius is at it: at 1 both of two rows are
 
 
 def mz_scores(x: Tensor) -> Tensor:
@@ -145,7 +146,8 @@ class LASA(Defense[None]):
     def _pass(self, part: Tensor) -> Tensor:
         """Return the rows ``(n,)`` bool of a layer that are within both radii."""
         lengths = torch.linalg.vector_norm(part, dim=1)
-        return (mz_scores(lengths) < self.norm) & (mz_scores(purity(part)) < self.sign)
+        usual = mz_scores(lengths) < _BELOW * self.norm
+        return usual & (mz_scores(purity(part)) < _BELOW * self.sign)
 
 
 def layers(received: Payload, view: ServerView) -> tuple[int, ...]:

@@ -1,7 +1,9 @@
 """Data of one's own: what samples are, their normalisation, owners, identity, and what they fit."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import moody
@@ -169,6 +171,25 @@ def test_a_folder_has_one_folder_for_each_class(tmp_path: Path) -> None:
         from_folder(tmp_path)
 
 
+@pytest.mark.parametrize("pixels", [np.uint16, np.int32, np.float32])
+def test_pixels_of_more_than_eight_bits_are_refused_before_they_become_white(
+    tmp_path: Path, pixels: type[np.number[Any]]
+) -> None:
+    made = Image.fromarray(np.full((4, 4), 1000, pixels))
+    why = rf"must have 8 bits a channel, got the mode '{made.mode}'; scale its pixels to 0"
+    with pytest.raises(ConfigError, match=f"a picture {why}"):
+        from_dataset([(made, 0)])
+    (tmp_path / "a").mkdir()
+    made.save(tmp_path / "a" / "0.tiff")
+    with pytest.raises(ConfigError, match=f"0.tiff {why}"):
+        from_folder(tmp_path, grey=True)
+
+
+def test_floats_that_numpy_does_not_have_are_read_as_float32() -> None:
+    x = torch.tensor([[1.5], [2.5]])
+    assert torch.equal(from_arrays(x.bfloat16(), [0, 1]).x, x)
+
+
 class Endless(IterableDataset[Tensor]):
     """A stream."""
 
@@ -179,6 +200,13 @@ class Endless(IterableDataset[Tensor]):
 REFUSED: list[tuple[Callable[[], Data], str]] = [
     (lambda: from_arrays(np.zeros((3, 2)), [0, 1]), r"y must be one label of each sample, \(3,\)"),
     (lambda: from_arrays(np.zeros((2, 2)), [0.5, 1.25]), "only classification is possible"),
+    (lambda: from_arrays(np.zeros((2, 2)), [0, np.inf]), "only classification is possible"),
+    (lambda: from_arrays(np.zeros((2, 2)), [0, 1e300]), "only classification is possible"),
+    (lambda: from_arrays(np.zeros((2, 2)), [0, 1 + 0j]), "only classification is possible"),
+    (
+        lambda: from_arrays(np.zeros((2, 2)), np.array(["2020", "2021"], "datetime64")),
+        "only classification is possible",
+    ),
     (lambda: from_arrays(np.zeros((2, 2)), [-1, 1]), r"y must be .* from 0, got -1; write np.uniq"),
     (
         lambda: from_arrays([[1, 2], [3]], [0, 1]),
@@ -277,9 +305,24 @@ def test_what_assumes_images_refuses_other_samples_in_one_line(
 def test_without_the_package_hugging_face_data_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ConfigError, match=r"pip install 'fedbench-toolkit\[hf\]'"):
         from_hugging_face("somewhere")
+
+
+class Table(list[dict[str, float]]):
+    """Rows of a Hugging Face data set, as far as they are read."""
+
+    column_names = ("a", "label")
+
+
+def test_clients_of_hugging_face_data_may_be_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", ModuleType("datasets"))
+    held = Table([{"a": 1.0, "label": 0}, {"a": 2.0, "label": 1}, {"a": 3.0, "label": 0}])
+    for clients in (np.array([7, 5, 7]), torch.tensor([7, 5, 7]), [7, 5, 7]):
+        owner = from_hugging_face(held, clients=clients).owner
+        assert owner is not None
+        assert owner.tolist() == [1, 0, 1]
 
 
 @pytest.mark.peers

@@ -388,6 +388,13 @@ def test_a_mean_stochastic_sign_is_a_unit_vector() -> None:
     assert most[1] == -1.0
 
 
+def test_a_vector_with_an_infinity_is_sent_as_coins() -> None:
+    x = torch.ones(SHARED.layout.d)
+    x[0], x[1] = torch.inf, -torch.inf
+    for protocol in (StochasticSign(norm="l2"), StochasticSign(norm="max")):
+        assert float(signs(protocol, x, 2000).mean(dim=0)[:3].abs().max()) < 5 / 2000**0.5
+
+
 def test_the_average_over_rounds_is_kept_by_the_client_and_starts_at_zero() -> None:
     protocol = StochasticSign(beta=0.75)
     x = Key(0).normal(1, SHARED.layout.d)

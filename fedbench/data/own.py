@@ -17,6 +17,7 @@ from fedbench.data.datasets import Data
 
 Array = npt.NDArray[Any]
 Numbers = Sequence[float]
+NUMPYS = (torch.float16, torch.float32, torch.float64)  # floats that NumPy has, too
 COLOURS = (1, 3, 4)  # channels by which an image with its channels last is known
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -141,6 +142,7 @@ def from_folder(
         for file in files:
             try:
                 with Image.open(file) as opened:
+                    _require_bytes(opened, str(file))
                     picture = opened.convert("L" if grey else "RGB")
             except OSError as error:
                 raise ConfigError(f"{file} must be an image, got {error}; remove it") from error
@@ -190,7 +192,9 @@ def from_hugging_face(
         names = list(source)
         require("from_hugging_face", names, "train" in names, "a data set with a train part")
         parts = [source[name] for name in ("train", "test") if name in source]
-    columns = _columns(parts[0].column_names, x, y, rest.get("clients"))
+    owner = rest.get("clients")
+    owner = owner if isinstance(owner, str) else None
+    columns = _columns(parts[0].column_names, x, y, owner)
     samples: list[Any] = []
     labels: list[Any] = []
     owners: list[Any] = []
@@ -199,8 +203,8 @@ def from_hugging_face(
             values = [row[name] for name in columns]
             samples.append(values[0] if len(columns) == 1 else values)
             labels.append(row[y])
-            if isinstance(rest.get("clients"), str):
-                owners.append(row[rest["clients"]])
+            if owner is not None:
+                owners.append(row[owner])
     if owners:
         rest["clients"] = owners
     if len(parts) > 1:
@@ -208,7 +212,9 @@ def from_hugging_face(
     return from_arrays(_stacked([_array(s) for s in samples]), np.asarray(labels), **rest)
 
 
-def _columns(names: Sequence[str], x: str | Sequence[str] | None, y: str, owner: Any) -> list[str]:
+def _columns(
+    names: Sequence[str], x: str | Sequence[str] | None, y: str, owner: str | None
+) -> list[str]:
     left = [name for name in names if name not in (y, owner)]
     if x is None:
         x = "image" if "image" in left else left
@@ -240,8 +246,10 @@ def _read(dataset: Any) -> tuple[list[Array], list[Any]]:
 
 def _array(value: Any) -> Array:
     if isinstance(value, Tensor):
-        return value.detach().cpu().numpy()
+        unknown = value.is_floating_point() and value.dtype not in NUMPYS  # bfloat16, for instance
+        return (value.float() if unknown else value).detach().cpu().numpy()
     if hasattr(value, "getbands"):  # a PIL image, grey or to be in three colours
+        _require_bytes(value, "a picture")
         picture = np.asarray(value if value.mode == "L" else value.convert("RGB"))
         return picture[None] if picture.ndim == 2 else picture.transpose(2, 0, 1)
     try:
@@ -251,6 +259,15 @@ def _array(value: Any) -> Array:
             "samples and labels must be arrays, or lists of one length, got a "
             f"{type(value).__name__} of several; crop or pad them to one length"
         ) from error
+
+
+def _require_bytes(picture: Any, subject: str) -> None:
+    """Raise `ConfigError` for pixels of more than 8 bits, which PIL would cut off at 255."""
+    if picture.mode[0] in "IF":
+        raise ConfigError(
+            f"{subject} must have 8 bits a channel, got the mode {picture.mode!r}; scale its "
+            "pixels to 0 .. 255, or give its numbers to from_arrays"
+        )
 
 
 def _stacked(samples: Sequence[Array]) -> Array:
@@ -290,7 +307,9 @@ def _labels(y: Any, count: int) -> Tensor:
     require("y", array.shape, array.shape == (count,), f"one label of each sample, ({count},)")
     if array.dtype.kind in "OUS":
         array = np.unique(array.astype(str), return_inverse=True)[1]
-    whole = array.dtype.kind in "biu" or bool((array == np.round(array)).all())
+    whole = array.dtype.kind in "biu"
+    if array.dtype.kind == "f":
+        whole = bool(((array == np.round(array)) & (np.abs(array) < 2.0**63)).all())
     require("y", str(array.dtype), whole, "whole numbers: only classification is possible")
     low = array.min(initial=0)
     if low < 0:

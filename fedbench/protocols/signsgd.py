@@ -147,7 +147,8 @@ class StochasticSign(SignVotes):
         norms = torch.linalg.vector_norm(x, ord=order, dim=1, keepdim=True)
         draws = [key.fold("sign").uniform(x.shape[1], device=x.device) for key in keys]
         u = torch.stack(draws) * 2 - 1
-        positive = torch.where(norms > 0, x / norms, torch.zeros_like(x)) + u >= 0
+        usable = (norms > 0) & torch.isfinite(norms)
+        positive = torch.where(usable, x / norms, torch.zeros_like(x)) + u >= 0
         return SignBits(positive), memory
 
 

@@ -173,6 +173,8 @@ def test_the_odd_images_of_a_class_are_those_farthest_from_its_own_mean() -> Non
     assert ys.tolist() == [7, 7, 3, 7, 7], "written into"
     images, target = EdgeCase(tail=0.25).trigger(xs, ys)
     assert (images.flatten().tolist(), target) == ([9.0], 1)
+    hundred = torch.arange(100.0)[:, None, None, None], torch.full((100,), 7)
+    assert len(EdgeCase(tail=0.07).trigger(*hundred)[0]) == 7  # in floats 0.07 * 100 is above 7
     xs, ys = torch.zeros(2, 1, 2, 2), torch.tensor([3, 4])
     assert torch.equal(EdgeCase().poison(xs, ys, local())[1], ys)
     assert len(EdgeCase().trigger(xs, ys)[0]) == 0

@@ -328,6 +328,39 @@ def test_iba_trains_the_coordinates_with_the_smallest_gradients_and_all_statisti
     }
 
 
+@pytest.mark.parametrize("protocol", ["decomfl", "fedkseed:k=8"])
+def test_iba_trains_everything_where_clients_train_scalars_along_directions(protocol: str) -> None:
+    tree = {"a": torch.zeros(3), "b": torch.zeros(2)}
+    free = quietest(torch.zeros(7), tree, 0.4)
+    assert {name: mask.tolist() for name, mask in free.items()} == {"a": [1, 1, 1], "b": [1, 1]}
+    fields = {"protocol": protocol, "attack": "iba:ready=0,epochs=1"}
+    rounds = fedbench.play(SMALL.model_copy(update=fields), device="cpu").rounds
+    assert any(r.malicious for r in rounds)
+
+
+@pytest.mark.parametrize("lost", ["weights", "images"])
+def test_a_model_that_is_not_finite_teaches_iba_nothing_and_ends_no_run(lost: str) -> None:
+    attack = IBA(target=1, epochs=1, ready=1)
+    y = torch.tensor([0])
+    healthy = linear(WEIGHTS, IMAGES, y, torch.full((3, 3), 2.0))
+    before = attack.learn(shown(attack, healthy), None)
+    gradient = torch.full((3, 3), torch.nan if lost == "weights" else 4.0)
+    weights = WEIGHTS if lost == "weights" else torch.full((3, 3), torch.inf)
+    after = attack.learn(shown(attack, linear(weights, IMAGES, y, gradient)), before)
+    assert bool(torch.isfinite(after).all())
+    past, now = (Trigger.read(learned, 1) for learned in (before, after))
+    assert now.gradient.tolist() == [2.0 if lost == "weights" else 3.0] * 9
+    if lost == "images":
+        assert all(torch.equal(now.generator[name], past.generator[name]) for name in now.generator)
+
+
+def test_a_label_that_the_task_does_not_have_is_refused_before_iba_learns() -> None:
+    attack = IBA(target=2)
+    lab = linear(WEIGHTS, IMAGES, torch.tensor([0]), torch.zeros(3, 3))
+    with pytest.raises(ConfigError, match=r"IBA.target must be a label from 0 to 1, got 2"):
+        attack.learn(shown(attack, lab), None)
+
+
 def test_iba_weighs_both_losses_and_is_honest_before_it_begins() -> None:
     # A gradient that is the labels, -1 for padding: 0, 2, -1, and 1, 1, -1 for the triggered ones.
     # A quarter of the first and three of the second; the one with the largest mean gets none.

@@ -275,6 +275,9 @@ def test_gates_that_the_majority_wants_open_are_closed_or_if_stealthy_as_many_as
     assert message(GateClosing(stealth=True), heavy, 1).gates.int().tolist() == [[1, 0, 1]]
     assert out.x.tolist() == [[1, 0, 0, 1, 0, 0]]  # the own third gate was closed
     out.check()
+    blank = GatedVectors(torch.ones(3, 0).bool(), torch.ones(3, 2), torch.ones(3, 1), (((2,), ()),))
+    for attack in (GateClosing(), GateClosing(stealth=True)):  # nothing has a gate
+        assert message(attack, blank, 1).x.tolist() == [[1, 1]]
 
 
 def test_what_was_saved_up_is_released_at_once_through_the_codec() -> None:

@@ -61,7 +61,7 @@ class GateClosing(Reader):
         b, count = others.gates.shape
         wanted = 2 * others.gates.sum(dim=0) > b
         gates = own.gates & ~wanted
-        if self.stealth:
+        if self.stealth and count:  # a network of one layer may have no gates
             mean = others.x.nan_to_num(0.0, 0.0, 0.0).mean(dim=0)
             behind = weight_behind(mean.double(), own.layers, count)
             closed = round(float((~others.gates).sum()) / b)

@@ -13,6 +13,7 @@ from torch.nn.functional import conv2d, instance_norm
 from fedbench.api import Attack, AttackView, Choices, Grad, Gradient, Knowledge, Local
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
+from fedbench.core.tiling import all_finite
 from fedbench.core.trees import Tree
 from fedbench.payload import Payload
 from fedbench.protocols.optimizers import Adam
@@ -96,7 +97,8 @@ class IBA(Attack):
 
     Success is measured with the bound ``final``; before anything is learned, with ``T(x) = x``. A
     large bound also finds adversarial examples of a clean model. With the default ``ratio`` a
-    backdoor takes far more rounds than with 1.
+    backdoor takes far more rounds than with 1. Clients that train scalars along directions train
+    all of these. A model whose gradients are not finite teaches the generator nothing.
 
     Args:
         target: Label that a triggered image is to be taken for.
@@ -152,9 +154,11 @@ class IBA(Attack):
         return Knowledge("colluders", data=True)
 
     def learn(self, view: AttackView, learned: Tensor | None) -> Tensor:
+        assert view.rehearsal is not None
+        last = view.rehearsal.classes - 1
+        require("IBA.target", self.target, self.target <= last, f"a label from 0 to {last}")
         x, y = drawn(view)
         tree = view.ahead()
-        assert view.rehearsal is not None
         sizes = [tree[name].numel() for name in view.rehearsal.names]
         leaves = torch.split(view.gradient(tree, x, y).abs(), sizes)
         named = dict(zip(view.rehearsal.names, leaves, strict=True))
@@ -167,11 +171,13 @@ class IBA(Attack):
         else:
             past = Trigger.read(learned.to(x), x.shape[1])
         rounds = past.rounds + 1
-        mean = past.gradient + (gradient - past.gradient) / rounds
+        finite = torch.isfinite(gradient).all()
+        mean = past.gradient + torch.where(finite, gradient - past.gradient, 0.0) / rounds
         eps = self.bound(view.step, past.since)
         generator = past.generator
         if past.since < 0 or rounds % 2 == 0:
-            generator = self.trained(view, tree, past, eps)
+            after = self.trained(view, tree, past, eps)
+            generator = after if all_finite(list(after.values())) else generator
         since = past.since
         if since < 0 and self.works(view, past.stamp(x, eps, generator), y):
             since = float(view.step)
@@ -280,12 +286,15 @@ def quietest(gradient: Tensor, tree: Tree, ratio: float, statistics: Sequence[st
     """Return 1 on the ``round(ratio d)`` smallest of ``gradient (d,)``, 0 elsewhere.
 
     The leaves have the shapes of ``tree``; of equal values the first ones are taken. Running
-    statistics are all 1.
+    statistics are all 1, and so is everything if the gradient is not in what the tree holds.
     """
+    names = [name for name in sorted(tree) if name not in statistics]
+    sizes = [tree[name].numel() for name in names]
+    if sum(sizes) != len(gradient):  # it is in scalars, each of which moves the whole tree
+        return {name: torch.ones_like(leaf) for name, leaf in tree.items()}
     chosen = gradient.sort(stable=True).indices[: max(1, round(ratio * len(gradient)))]
     flat = torch.zeros_like(gradient)
     flat[chosen] = 1.0
-    names = [name for name in sorted(tree) if name not in statistics]
-    leaves = torch.split(flat, [tree[name].numel() for name in names])
+    leaves = torch.split(flat, sizes)
     free = {name: leaf.reshape(tree[name].shape) for name, leaf in zip(names, leaves, strict=True)}
     return {name: free.get(name, torch.ones_like(leaf)) for name, leaf in tree.items()}

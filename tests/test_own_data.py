@@ -185,6 +185,14 @@ def test_pixels_of_more_than_eight_bits_are_refused_before_they_become_white(
         from_folder(tmp_path, grey=True)
 
 
+def test_whole_numbers_are_kept_whatever_the_type_of_their_array() -> None:
+    # As texts 10 would come before 2, and be 1.
+    for labels in ([0, 10, 2], [0.0, 10.0, 2.0], [np.int8(0), 10, 2.0], [False, 10, 2]):
+        data = from_arrays(np.zeros((3, 1)), np.array(labels, dtype=object))
+        assert (data.y.tolist(), data.classes) == ([0, 10, 2], 11)
+    assert from_arrays(np.zeros((3, 1)), ["0", "10", "2"]).y.tolist() == [0, 1, 2]
+
+
 def test_floats_that_numpy_does_not_have_are_read_as_float32() -> None:
     x = torch.tensor([[1.5], [2.5]])
     assert torch.equal(from_arrays(x.bfloat16(), [0, 1]).x, x)
@@ -200,6 +208,10 @@ class Endless(IterableDataset[Tensor]):
 REFUSED: list[tuple[Callable[[], Data], str]] = [
     (lambda: from_arrays(np.zeros((3, 2)), [0, 1]), r"y must be one label of each sample, \(3,\)"),
     (lambda: from_arrays(np.zeros((2, 2)), [0.5, 1.25]), "only classification is possible"),
+    (
+        lambda: from_arrays(np.zeros((2, 2)), np.array([0, 1.5], dtype=object)),
+        "only classification is possible",
+    ),
     (lambda: from_arrays(np.zeros((2, 2)), [0, np.inf]), "only classification is possible"),
     (lambda: from_arrays(np.zeros((2, 2)), [0, 1e300]), "only classification is possible"),
     (lambda: from_arrays(np.zeros((2, 2)), [0, 1 + 0j]), "only classification is possible"),

@@ -4,6 +4,7 @@ Only classification is possible: labels are whole numbers from 0. The pool is in
 """
 
 from collections.abc import Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,8 @@ def _samples(x: Any) -> Tensor:
 def _labels(y: Any, count: int) -> Tensor:
     array = _array(y)
     require("y", array.shape, array.shape == (count,), f"one label of each sample, ({count},)")
+    if array.dtype.kind == "O" and all(isinstance(label, Real) for label in array):
+        array = np.array(array.tolist())  # numbers of a table that allows for missing ones
     if array.dtype.kind in "OUS":
         array = np.unique(array.astype(str), return_inverse=True)[1]
     whole = array.dtype.kind in "biu"

@@ -30,7 +30,8 @@ class DPFedAvg(Mechanism):
     ``(sum_i clip(x_i) + N(0, (z clip)²)) / (q N)`` with the fixed denominator ``q N``, the expected
     size of a round, and equal weights. It protects against an adversary that sees the models which
     the server deploys, not against the server, and hides who took part. A malicious client need not
-    clip; the others are protected all the same.
+    clip; the others are protected all the same, unless it sends so much (``2**24`` clips) that
+    float32 rounds the noise away.
 
     With ``adaptive`` the norm follows a quantile of the updates' norms: each client also sends one
     bit, whether its update was not longer than ``clip``; the server adds noise to their sum, and

@@ -1,6 +1,7 @@
 """Modules of torch.nn as networks: names, statistics, draws, first weights, and what is refused."""
 
 import copy
+import math
 import random
 import warnings
 from pathlib import Path
@@ -24,6 +25,7 @@ from fedbench.executors.vmap import Stacked
 from fedbench.models.modules import ModuleModel, ModuleNet
 from fedbench.models.network import Network, Step
 from fedbench.protocols.fedavg import FedAvg
+from fedbench.protocols.hidenseek import kept_weights
 from fedbench.testing import assert_rounded_alike, doubled
 
 IMAGE = (1, 8, 8)
@@ -78,6 +80,17 @@ def test_what_a_mask_covers_is_named_by_patterns_and_frozen_parameters_never_tra
     assert (named.fan_in("norm.weight"), named.fan_out("norm.weight")) == (1, 1)
     with pytest.raises(ConfigError, match=r"weights 'convs\.\*' must match a parameter of Normed"):
         net(Normed, weights=("convs.*",))
+
+
+def test_what_is_not_trained_is_read_in_the_precision_of_what_is() -> None:
+    module = Normed()
+    module.conv.requires_grad_(False)
+    module.register_buffer("unused", torch.ones(1))
+    network = net(module)
+    wide = {name: x.double() for name, x in network.init(Key(0)).items()}
+    assert network.logits(wide, Key(1).normal(2, *IMAGE).double()).dtype == torch.float64
+    kept = kept_weights(Shared(network, 3, CPU), 0.5)  # whose saliency is in float64
+    assert int(kept.sum()) == math.prod(network.table["fc.weight"]) // 2
 
 
 def test_use_and_training_are_those_of_the_module_itself() -> None:

@@ -286,7 +286,9 @@ class ModuleNet(Network):
         training = step is not None
         if self.module.training != training:
             self.module.train(training)
-        values = params | self.constants(x.device)
+        dtype = params[next(iter(self.table))].dtype
+        frozen = self.constants(x.device).items()
+        values = params | {n: c.to(dtype) if c.is_floating_point() else c for n, c in frozen}
         # `Tensor.view`, common in modules, needs the usual memory layout, which `contiguous` leaves
         # out where there is one channel.
         x = x.reshape(-1).reshape(x.shape)

@@ -195,6 +195,16 @@ def test_adaptive_clipping_moves_towards_the_quantile_and_pays_for_the_bits() ->
         DPFedAvg(z=1.5, adaptive=True).event(RELEASE)
 
 
+def test_an_adaptive_clip_stays_within_what_float32_holds_whatever_the_noise_on_its_bits() -> None:
+    received = FloatVectors(torch.zeros(10, 1))
+    noisy = DPFedAvg(adaptive=True, bit_noise=1e6)  # exp(-.2 * 1e5) and its inverse
+    rest = torch.zeros(1), received, view(10, 10)
+    norms = {noisy.on_aggregate(*rest, Key(i), ClipState(1.0, 5))[1].norm for i in range(20)}
+    assert norms == {1e-38, 1e38}
+    back, _ = noisy.on_updates(torch.ones(1, 1), torch.zeros(1, 1), keys(1), ClipState(1e38))
+    assert back.tolist() == [[1.0]]
+
+
 def test_dp_sgd_clips_samples_over_all_layers_and_adds_noise_to_the_sum_also_of_none() -> None:
     def private(mechanism: DPSGD, **samples: torch.Tensor) -> Tree:  # of batches of 4, on average
         grad = mechanism.wrap_grad(Gradient(lambda *_: {}, lambda *_: samples, 4))

@@ -14,6 +14,9 @@ from fedbench.payload import FloatVectors, FoldedMessages, Payload
 from fedbench.privacy.clients import clipped
 from fedbench.privacy.events import GaussianSum
 
+LEAST, MOST = 1e-38, 1e38  # of a norm that float32 holds
+FASTEST = 200.0  # logarithm of more than MOST over LEAST
+
 
 @dataclass(frozen=True)
 class ClipState:
@@ -140,5 +143,5 @@ class DPFedAvg(Mechanism):
             return total / expected, state
         bit_noise = self.bit_z(expected) * key.fold("bits").gaussian(1).item()
         share = (state.below - len(received) / 2 + bit_noise) / expected + 0.5
-        norm = state.norm * math.exp(-self.eta * (share - self.quantile))
-        return total / expected, ClipState(norm)
+        norm = state.norm * math.exp(min(-self.eta * (share - self.quantile), FASTEST))
+        return total / expected, ClipState(min(max(norm, LEAST), MOST))

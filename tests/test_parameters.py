@@ -41,7 +41,7 @@ REFUSED: list[tuple[str, str, str, tuple[Any, ...], str]] = [
     ("mechanism", "dp-fedavg", "clip", (-1,), ""),
     ("mechanism", "dp-fedavg", "quantile", (1,), ""),
     ("mechanism", "dp-fedavg", "z", (0,), ""),
-    ("mechanism", "dp-sgd", "clip", (0,), ""),
+    ("mechanism", "dp-sgd", "clip", (0, 9e-11), ">= 1e-10"),
     ("protocol", "drive", "block", (0,), "a power of two"),
     ("protocol", "eden", "bits", (0, 9), "in"),
     ("protocol", "eden", "block", (100,), "a power of two"),

@@ -41,7 +41,8 @@ class DPSGD(Mechanism):
     z: float = 1.0
 
     def __post_init__(self) -> None:
-        require("DPSGD.clip", self.clip, self.clip > 0, "> 0")
+        rule = ">= 1e-10: the squares of much shorter gradients are 0 in float32"
+        require("DPSGD.clip", self.clip, self.clip >= 1e-10, rule)
         require("DPSGD.z", self.z, 0 < self.z < 1e6, "in (0, 1e6)")
 
     def misfit(

@@ -142,6 +142,7 @@ def test_it_knows_which_unit_feeds_which_layer_and_that_others_are_no_chain() ->
     assert chain(Layout.of({"fc1": (4, 9), "fc2": (3, 8)})) is None
     assert chain(Layout.of({"conv1": (4, 1, 3, 3), "conv2": (5, 8, 3, 3)})) is None
     assert chain(Layout.of({"conv1": (4, 1, 3, 3), "fc1": (5, 9)})) is None
+    assert chain(Layout.of({"fc1": (3, 4), "scale": (3,)})) is None
 
 
 @pytest.mark.parametrize("model", [ResNet20(), CNN4()])

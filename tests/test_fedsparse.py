@@ -11,9 +11,9 @@ from torch import Tensor
 
 import fedbench
 from fedbench.api import Batches, Shared
-from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.errors import ConfigError, IllegalPayloadError
 from fedbench.core.rng import Key
-from fedbench.core.trees import Tree
+from fedbench.core.trees import Layout, Tree
 from fedbench.executors.training import Schedule
 from fedbench.experiment.scenario import Scenario
 from fedbench.models.models import LeNet5
@@ -119,6 +119,14 @@ def test_groups_are_filters_and_inputs_of_a_dense_layer_and_spare_the_last_if_to
     assert fedsparse.group_norms(conv).tolist() == pytest.approx([0, math.sqrt(8), 0])
     dense = torch.tensor([[3.0, 1.0, 0.0], [4.0, 0.0, 0.0]])
     assert fedsparse.group_norms(dense).tolist() == [5, 1, 0]
+
+
+def test_weights_with_one_dimension_are_groups_of_one_and_numbers_have_none() -> None:
+    w = torch.tensor([3.0, -4.0])
+    assert fedsparse.group_norms(w).tolist() == [3.0, 4.0]
+    assert fedsparse.gates_of(Layout.of({"a": (2,)}), True).shapes == ((2,),)
+    with pytest.raises(ConfigError, match="fedsparse must have weights with groups, got the nu"):
+        fedsparse.gates_of(Layout.of({"a": (2,), "b": ()}), True)
 
 
 def test_every_group_starts_with_theta_099_where_a_softplus_reaches_it() -> None:

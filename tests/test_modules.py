@@ -19,13 +19,14 @@ from fedbench.api import Shared
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
+from fedbench.data.own import from_arrays
 from fedbench.executors.factory import executor
 from fedbench.executors.training import Client, Loop, Schedule
 from fedbench.executors.vmap import Stacked
 from fedbench.models.modules import ModuleModel, ModuleNet
 from fedbench.models.network import Network, Step
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.protocols.hidenseek import kept_weights
+from fedbench.protocols.hidenseek import HideNSeek, kept_weights
 from fedbench.testing import assert_rounded_alike, doubled
 
 IMAGE = (1, 8, 8)
@@ -330,6 +331,53 @@ def test_token_ids_are_found_by_trying() -> None:
     assert network.examples(4, Key(0)).dtype == torch.int64
     assert network.weights == ("out.weight",)
     assert network.alone == ""
+
+
+class Recurrent(Words):
+    """Embeddings through a recurrent layer, which torch cannot map where its weights are shared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(6, 6, batch_first=True)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        out: Tensor = self.out(self.layer(self.embed(ids))[0][:, -1])
+        return out
+
+
+class Rated(Plain):
+    """Its logits times a number without dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * super().forward(x)
+
+
+FEW: dict[str, Any] = {"clients": 4, "per_round": 2, "rounds": 1, "epochs": 1, "partition": "iid"}
+
+
+@pytest.mark.parametrize("protocol", ["fsl", "fedpm", "decomfl"])
+def test_a_recurrent_layer_is_trained_client_by_client(protocol: str) -> None:
+    x = Key(0).integers(20, 60 * 5).reshape(60, 5)
+    model = ModuleModel(module=Recurrent)
+    assert model.build((5,), 3).alone.startswith("cannot be mapped over clients by torch.vmap")
+    scenario = fedbench.Scenario(model=model, protocol=protocol, **FEW)
+    assert fedbench.play(scenario, data=from_arrays(x, torch.arange(60) % 3)).rounds[0].accepted
+
+
+@pytest.mark.parametrize("protocol", ["fedavg", "fedmog"])
+def test_a_parameter_may_be_a_number_without_dimensions(protocol: str) -> None:
+    scenario = fedbench.Scenario(model=ModuleModel(module=Rated), protocol=protocol, **FEW)
+    assert fedbench.play(scenario).rounds[0].accepted == 2
+
+
+def test_hidenseek_refuses_token_ids_before_the_first_round() -> None:
+    network = ModuleModel(module=Words).build((5,), 3)
+    with pytest.raises(ConfigError, match="must have samples of numbers"):
+        HideNSeek().init(Shared(network, 3, CPU))
 
 
 MORE = ("signsgd", "fsl", "fedmrn", "fedsparse", "fedavg:server=adam", "eden", "worker-momentum")

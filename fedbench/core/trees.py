@@ -61,6 +61,6 @@ class Layout:
         """Return views into ``x (..., d)`` as a tree; leading dimensions stay."""
         parts = self.layers(x)
         return {
-            name: part.reshape(*x.shape[:-1], *shape)
+            name: part.reshape((*x.shape[:-1], *shape))
             for name, shape, part in zip(self.names, self.shapes, parts, strict=True)
         }

@@ -419,7 +419,11 @@ class ModuleNet(Network):
         if self.draws:
             return "draws from a global generator in training"
         x = self.examples(TRIED, Key(0))
-        tree = {name: torch.stack([leaf, leaf]) for name, leaf in self._own.items()}
+        own = self._own
+        tree = {name: torch.stack([leaf, leaf]) for name, leaf in own.items()}
+        differ = {name: name in (*self.weights, *self.statistics) for name in own}
+        parts = {name: (tree if differs else own)[name] for name, differs in differ.items()}
+        along = {name: 0 if differs else None for name, differs in differ.items()}
 
         def loss(tree: Tree, x: Tensor) -> Tensor:
             step = Step(Key(torch.tensor(0)), torch.ones(TRIED, dtype=torch.bool))
@@ -427,6 +431,10 @@ class ModuleNet(Network):
 
         try:
             torch.vmap(torch.func.grad(loss))(tree, torch.stack([x, x]))
+            # clients who share all but their masks, and losses at several points
+            torch.vmap(torch.func.grad(loss), (along, 0))(parts, torch.stack([x, x]))
+            with torch.no_grad():
+                torch.vmap(loss, (0, None))(tree, x)
         except Exception as error:  # foreign code raises anything
             return f"cannot be mapped over clients by torch.vmap ({error_line(error)})"
         return ""

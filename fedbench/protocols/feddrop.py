@@ -25,7 +25,7 @@ def chain(weights: Layout) -> Gating | None:
     """Gates of units: a weight is open iff its output unit and its input unit are.
 
     Units are the outputs of every layer but the last; a flattened channel feeds as many inputs as
-    it has pixels. None if the layers do not fit one behind the other.
+    it has pixels. None if the layers do not fit one behind the other, or have no inputs.
 
     >>> chain(Layout.of({"conv1": (2, 1, 3, 3), "fc1": (3, 8), "fc2": (5, 3)}))
     ... # doctest: +NORMALIZE_WHITESPACE
@@ -34,6 +34,8 @@ def chain(weights: Layout) -> Gating | None:
     layers: list[tuple[tuple[int, ...], tuple[Governor, ...]]] = []
     start = before = 0  # first units of this layer and of the one before
     for i, shape in enumerate(weights.shapes):
+        if len(shape) < 2:
+            return None
         governors: list[Governor] = []
         if i:
             pixels, remainder = divmod(shape[1], weights.shapes[i - 1][0])

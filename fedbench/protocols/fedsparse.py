@@ -40,6 +40,8 @@ def group_axis(shape: Sequence[int]) -> int:
 
 def group_norms(w: Tensor) -> Tensor:
     """``||w_g||_2`` of each group of a layer."""
+    if w.ndim == 1:  # where torch would take the norm of all of them
+        return w.abs()
     axis = group_axis(w.shape)
     norms: Tensor = torch.linalg.vector_norm(w, dim=[i for i in range(w.ndim) if i != axis])
     return norms
@@ -64,7 +66,16 @@ def initial_threshold(norms: Tensor, temperature: float) -> Tensor:
 
 @lru_cache(maxsize=8)
 def gates_of(weights: Layout, output: bool) -> Layout:
-    """Layout of one threshold a group of each layer, of the last layer only if ``output``."""
+    """Layout of one threshold a group of each layer, of the last layer only if ``output``.
+
+    `ConfigError` for a weight without dimensions, which has no groups.
+    """
+    for name, shape in zip(weights.names, weights.shapes, strict=True):
+        if not shape:
+            raise ConfigError(
+                f"--protocol fedsparse must have weights with groups, got the number {name}; leave "
+                "it out of ModuleModel(weights=...)"
+            )
     layers = list(zip(weights.names, weights.shapes, strict=True))[: None if output else -1]
     return Layout.of({name + _THRESHOLD: (shape[group_axis(shape)],) for name, shape in layers})
 

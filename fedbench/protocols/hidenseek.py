@@ -87,6 +87,11 @@ class HideNSeek(ScoreTraining):
         super().__post_init__()
         require("HideNSeek.keep", self.keep, 0 < self.keep <= 1, "in (0, 1]")
 
+    def init(self, shared: Shared) -> Belief:
+        """Draw the first ``theta``; `ConfigError` as in `kept_weights`."""
+        self._kept(shared)
+        return super().init(shared)
+
     def frozen(self, shared: Shared) -> Tree:
         return masked_network(shared, super().frozen(shared), self._kept(shared).float())
 

@@ -151,7 +151,7 @@ class FedMoG(LocalSGD[Tensor]):
     def responsibilities(self, w: Tree, means: Tree, statistics: Sequence[str] = ()) -> Tensor:
         """``(K,)`` of equation 41; ``1 / K`` where no distance is finite and the softmax is NaN."""
         squares = [
-            (w[name] - mean).square().flatten(1).sum(dim=1)
+            (w[name] - mean).square().reshape(self.k, -1).sum(dim=1)
             for name, mean in means.items()
             if name not in statistics
         ]
@@ -172,7 +172,7 @@ class FedMoG(LocalSGD[Tensor]):
 
         towards = pulled(grad, self.lam, centre, batches.statistics)
         update, _ = super().local_update(start, batches, towards, key, memory)
-        means = torch.cat([mean.flatten(1) for mean in tree.values()], dim=1)
+        means = torch.cat([mean.reshape(self.k, -1) for mean in tree.values()], dim=1)
         return update, {"means": means, "start": means.index_select(0, choice)[0]}
 
     def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:

@@ -34,9 +34,12 @@ from fedbench_attacks.auto import (
     SAMPLES,
     Auto,
     Metered,
+    Past,
+    Rehearsed,
     balanced,
     mean_answer,
 )
+from fedbench_attacks.crafted import honest_rows
 from fedbench_attacks.rankings import crossing
 from fedbench_defenses.mean import Mean
 
@@ -339,6 +342,24 @@ def differentiated(defense: str) -> float:
 def test_five_rounds_ahead_are_compared_if_the_budget_reaches() -> None:
     # Three finalists, four rounds, three steps, beside at most 24.
     assert 36 < differentiated("geometric-median") < 75
+
+
+def test_honest_rounds_ahead_send_how_far_running_statistics_moved() -> None:
+    # Beside masks an idle client sends no move of the statistics, and probabilities of its scores.
+    attack = Watching("all")
+    fields = {"protocol": "fedpm", "model": "cnn4", "malicious": 0.5, "per_round": 4, "clients": 8}
+    setup = prepare(SMALL.model_copy(update=fields), "cpu")
+    setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, attack=attack))
+    play_round(setup, begin(setup), 0)
+    (view,) = attack.views
+    honest = honest_rows(view)
+    assert honest is not None
+    rehearsed = Rehearsed(Auto(), view, honest, Past())
+    answer = rehearsed.honest_answer([rehearsed.neutral.answer])
+    moved = answer[setup.shared.weights.d :]
+    received = torch.cat([view.ahead()[name].flatten() for name in setup.shared.network.statistics])
+    assert float(received.norm()) > 10  # variances start at 1
+    assert float(moved.norm()) < 0.01 * float(received.norm())
 
 
 def test_what_does_far_less_than_the_best_is_not_looked_at_ahead() -> None:

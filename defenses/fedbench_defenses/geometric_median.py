@@ -19,6 +19,7 @@ class GeometricMedian(Geometric[None]):
     A search from the row with the smallest ``F``, which it leaves by the step of Vardi and Zhang.
     Every other step is the best of Weiszfeld's, ``z <- sum_i b_i x_i / sum_i b_i`` with ``b_i = 1 /
     |x_i - z|``, and of Newton's, whole, halved, quartered and so on. None makes ``F`` larger.
+    Of two rows every point between them has the smallest ``F``; the answer is the lower row.
 
     With ``smooth`` it is RFA's objective, ``b_i = 1 / max(smooth, |x_i - z|)``; RFA takes a few of
     Weiszfeld's steps from the mean. Ignores the clients' sizes, by which RFA weighs, and rows that

@@ -125,6 +125,13 @@ def test_dasha_page_follows_the_gradient_and_takes_back_a_part_of_the_error() ->
     assert target.tolist() == [1.0, 3.0]
 
 
+def test_a_client_of_dasha_page_starts_afresh_after_a_gradient_that_was_not_finite() -> None:
+    lost = {"g": torch.tensor([1.0, 2.0]), "h": torch.tensor([torch.nan, 0.0])}
+    lost |= {"model": torch.tensor([4.0, 8.0]), "started": torch.ones(())}
+    target, after = followed(0.0, [2.0, 0.0], lost)
+    assert target.tolist() == after["h"].tolist() == [-2.0, 0.0]  # all samples; h was g
+
+
 def test_the_default_share_of_the_error_is_that_of_random_coordinates() -> None:
     assert ByzDashaPage(k=0.1).momentum_of(100) == pytest.approx(1 / 19)
     assert ByzDashaPage(k=1.0).momentum_of(100) == 1

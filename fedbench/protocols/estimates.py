@@ -95,13 +95,14 @@ class ByzDashaPage(DenseWeights):
     gradient.
 
     The coin is one more float32 of the broadcast. A client that has no ``h_i`` yet takes all of its
-    samples, and ``g_i`` is 0 at first; the paper's experiments start with both exact. There all
-    clients take part; here the rule is given those of the round, and a client that was away goes on
-    from the model that it last saw. A round is one step: its batches are the samples of a full
-    gradient, and more epochs repeat them. Both gradients are computed in every round, since clients
-    are trained in lock step: what the coin saves is not seen in the time. What travels are the new
-    values of ``g_i``, not the differences, as in `ByzEF21`. The box of the algorithm was not at
-    hand: this follows the authors' code.
+    samples, as one does whose ``h_i`` is not finite, which goes on from ``g_i``. At first ``g_i``
+    is 0; the paper's experiments start with both exact. There all clients take part; here the rule
+    is given those of the round, and a client that was away goes on from the model that it last saw.
+    A round is one step: its batches are the samples of a full gradient, and more epochs repeat
+    them. Both gradients are computed in every round, since clients are trained in lock step: what
+    the coin saves is not seen in the time. What travels are the new values of ``g_i``, not the
+    differences, as in `ByzEF21`. The box of the algorithm was not at hand: this follows the
+    authors' code.
 
     Args:
         lr: Learning rate, the paper's ``gamma``.
@@ -176,11 +177,12 @@ class ByzDashaPage(DenseWeights):
             return sums | {"size": sums["size"] + size, "updates": sums["updates"] + here * size}
 
         g = memory["g"]
-        h = memory["h"]
+        usable = torch.isfinite(memory["h"]).all()
+        h = torch.where(usable, memory["h"], g)
         following = torch.zeros_like(h)
         sums: Tree = batches.scan(step, {}, key)
         if sums:
-            sure = (tree[_COIN] > 0.5) | (memory["started"] < 0.5)
+            sure = (tree[_COIN] > 0.5) | (memory["started"] < 0.5) | ~usable
             full = sums["updates"] / sums["size"]
             following = torch.where(sure, full, h + sums["change"])
         target = following - (1 - self.momentum_of(layout.d)) * (h - g)

@@ -16,7 +16,16 @@ import torch
 from conftest import Mistake
 
 from fedbench.adversary.threat_model import Part, forge
-from fedbench.api import AttackView, Defense, ServerView, Shared, Traits, hooks
+from fedbench.api import (
+    Attack,
+    AttackView,
+    Defense,
+    Knowledge,
+    ServerView,
+    Shared,
+    Traits,
+    hooks,
+)
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, FedbenchError, Incompatible, PluginError
 from fedbench.core.rng import Key
@@ -40,6 +49,7 @@ from fedbench.payload.kept import PacketFile
 from fedbench.payload.packets import Packet
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.run import play
+from fedbench.testing import check_attack
 from fedbench.testing.contracts import example_context
 from fedbench_attacks.alie import ALIE
 from fedbench_attacks.bits import Margin, MaskIPM
@@ -670,6 +680,40 @@ def test_a_look_reads_the_mean_of_what_clients_learned(protocol: str) -> None:
     whole, folded = both(protocol=protocol, attack=Notes(), rounds=1)
     require_equal(whole, folded)
     assert folded.rounds[0].notes["learned"] != 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Climbs(Attack):
+    """Attack that looks where the loss of its own clients' samples rises."""
+
+    @property
+    def folds(self) -> bool:
+        return True
+
+    def needs(self) -> Knowledge:
+        return Knowledge("all", data=True)
+
+    def look(self, view: AttackView, memory: Any) -> tuple[Any, Any]:
+        assert view.rehearsal is not None
+        uphill = view.gradient(view.ahead(), view.rehearsal.x, view.rehearsal.y)
+        values = view.own.values().new_zeros(view.own.values().shape[1])
+        values[-len(uphill) :] = uphill
+        return values, memory
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        rows = view.looked
+        if rows is None:
+            rows, memory = self.look(view, memory)
+        return view.own.nearest(rows.expand(len(view.own), -1)), memory
+
+
+@pytest.mark.parametrize("protocol", ["fedavg", "feddrop"])  # which sends each client its own
+def test_an_attack_that_looks_has_the_samples_of_its_clients(protocol: str) -> None:
+    whole, folded = both(protocol=protocol, attack=Climbs(), rounds=1)
+    require_equal(whole, folded)
+    assert folded.rounds[0].gain
+    assert folded.rounds[0].notes["differentiated"]
+    check_attack(Climbs(), Mean())
 
 
 @dataclasses.dataclass(frozen=True)

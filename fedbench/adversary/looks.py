@@ -31,4 +31,6 @@ def look(
         learned = part.learned[None].to(context.updates.dtype)
         view = dataclasses.replace(view, updates=learned, idle=torch.zeros_like(learned))
     looked, memory[COLLUDERS], notes = hooks.look(attack, view, memory.get(COLLUDERS))
+    if view.rehearsal is not None:
+        part.worked.update(view.rehearsal.counts())
     return alone(looked), notes

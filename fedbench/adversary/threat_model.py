@@ -192,6 +192,8 @@ class Part:
         kept: Packets of the messages behind the sums, if the attack asks for them.
         learned: ``(d,)``, the mean of what its clients learned, if the attack asks for it.
         looked: Answer of `Attack.look`.
+        owners: Clients of the adversary in the round, which has none of their rows when it looks.
+        heard: Message that the first of these received.
     """
 
     n: int
@@ -202,6 +204,8 @@ class Part:
     kept: KeptMessages | None = None
     learned: Tensor | None = None
     looked: Tensor | None = None
+    owners: Sequence[int] = ()
+    heard: Payload | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -455,6 +459,9 @@ def _rehearsal(context: AttackContext, part: Sequence[int], needed: Knowledge) -
     """The rehearsal of all of the adversary's clients, or of the one that is asked."""
     if not needed.data or context.rehearse is None:
         return None
+    place = context.part
+    if not part and place is not None and place.heard is not None:
+        return context.rehearse(place.owners, False, place.heard, context.n)
     owners = zip(context.owned.ids, context.owned.rows.tolist(), strict=True)
     asked = [i for i, row in owners if row in part]
     broadcast = context.view.broadcast

@@ -213,6 +213,18 @@ def test_moments_survive_in_the_client_only_if_they_are_kept() -> None:
     assert not torch.allclose(carried["fc1"], fresh["fc1"])
 
 
+def test_moments_that_are_not_finite_are_forgotten() -> None:
+    protocol = FedPM(keep_moments=True)
+    tree = {"fc1": torch.zeros(1, 4)}
+
+    def lost(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+        return {"fc1": torch.tensor([[torch.nan, 1.0, 1.0, 1.0]])}
+
+    batches = Batches([(torch.zeros(1), torch.zeros(1))])
+    _, memory = protocol.local_update(tree, batches, lost, Key(0), protocol.memory(FLAT))
+    assert all(bool((x == 0).all()) for x in memory.values())
+
+
 def test_the_final_mask_is_a_sample_or_strictly_above_the_threshold_and_a_message_one() -> None:
     alone = BinaryMasks(torch.tensor([[True, False, True, False]]), torch.zeros(1, 0))
     model = FedPM().local_model(FLAT, FloatVectors(Key(0).uniform(1, 4)), alone)

@@ -24,6 +24,12 @@ class Optimizer(ABC):
     def step(self, tree: Tree, gradient: Tree, memory: Tree) -> tuple[Tree, Tree]:
         """Return the next tree and memory; running statistics go down by their gradient itself."""
 
+    def usable(self, memory: Tree, tree: Tree) -> Tree:
+        """Return the memory, or that before the first step of the tree if it is not finite."""
+        fresh = self.init(tree)
+        finite = torch.stack([torch.isfinite(x).all() for x in memory.values()]).all()
+        return {name: torch.where(finite, x, fresh[name]) for name, x in memory.items()}
+
 
 @dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):

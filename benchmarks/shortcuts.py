@@ -95,7 +95,7 @@ def pairs(n: int, d: int) -> Iterator[tuple[str, Work, Work]]:
         order = scores.argsort(dim=1)
         return torch.zeros_like(scores).scatter_(1, order[:, d // 2 :], 1.0)
 
-    yield "rankings: radix sort a row / argsort", lambda: argsort(x), lambda: x.argsort(dim=1)
+    yield "rankings: index below value / argsort", lambda: argsort(x), lambda: x.argsort(dim=1)
     yield "mask: partition / full sort", lambda: mask_rows(scores, d // 2), full_sort_mask
     yield "clients sorted: network / torch.sort", lambda: sorted_rows(x), lambda: x.sort(dim=0)
     yield "Krum distances: Gram / cdist", lambda: squared_distances(x), lambda: torch.cdist(x, x)

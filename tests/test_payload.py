@@ -1,6 +1,7 @@
 """Payloads: laws under hypothesis, codecs by hand, and bytes that no honest client sends."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from fedbench.payload import (
 from fedbench.payload import packets as wire
 from fedbench.payload.floats import Half
 from fedbench.payload.packets import Packet, pack, unpack
+from fedbench.payload.rankings import argsort
 from fedbench.payload.sparse import chosen
 from fedbench.protocols.compressed import RandK
 from fedbench.protocols.fedavg import Cast
@@ -180,6 +182,38 @@ def test_ties_go_to_the_lower_index_also_for_floats_of_both_signs() -> None:
     for kind in (torch.float32, torch.float64):
         assert ranking(x.to(kind), (6,)).tolist() == [[5, 1, 4, 0, 2, 3]]
     assert reputation(ranking(x, (2, 4)), (2, 4)).tolist() == [[1, 0, 2, 3, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        (-(2**31), 2**31 - 1),
+        (-3, 3),  # many ties
+        (2**40, 2**40 + 2**32 - 1),
+        (2**40, 2**40 + 2**32),  # too far apart for integers of 32 bits
+        (-(2**63), 2**63 - 1),
+        (2**63 - 9, 2**63 - 1),
+        (-(2**63), -(2**63) + 9),
+    ],
+)
+def test_rows_of_integers_are_sorted_stably_however_far_apart(low: int, high: int) -> None:
+    spread = [low, high, low, (low + high) // 2, low + 1, high, high - 1, low]
+    x = torch.tensor([spread, spread[::-1]])
+    expected = [sorted(range(8), key=row.__getitem__) for row in x.tolist()]
+    assert argsort(x).tolist() == expected
+    if low >= -(2**31) and high < 2**31:
+        assert argsort(x.int()).tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_rows_of_floats_are_sorted_stably_with_infinities_and_zeros(
+    dtype: torch.dtype,
+) -> None:
+    x = Key(3).normal(3, 2001).mul(20).round().to(dtype)
+    x[0, :4] = torch.tensor([math.inf, -0.0, 0.0, -math.inf])
+    expected = [sorted(range(2001), key=row.__getitem__) for row in x.tolist()]
+    assert argsort(x).tolist() == expected
+    assert argsort(x[:, ::2]).tolist()[0] == sorted(range(1001), key=x[0, ::2].tolist().__getitem__)
 
 
 def test_rows_are_taken_from_the_end_too_and_put_only_into_their_own_form() -> None:

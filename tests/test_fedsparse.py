@@ -129,6 +129,12 @@ def test_weights_with_one_dimension_are_groups_of_one_and_numbers_have_none() ->
         fedsparse.gates_of(Layout.of({"a": (2,), "b": ()}), True)
 
 
+def test_a_network_without_gates_is_refused_before_it_trains() -> None:
+    scenario = Scenario(protocol="fedsparse:gate_output=false", model="logistic", rounds=1)
+    with pytest.raises(ConfigError, match="more layers than the last one, got the weights fc1 al"):
+        fedbench.play(scenario, device="cpu")
+
+
 def test_every_group_starts_with_theta_099_where_a_softplus_reaches_it() -> None:
     # S6: ||w|| = 0.0046 is just reachable, 0.0040 is not: its logit is at most 4, and comes close.
     norms = torch.tensor([30.0, 0.5, 0.0046, 0.0040, 0.0])

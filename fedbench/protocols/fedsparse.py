@@ -68,7 +68,7 @@ def initial_threshold(norms: Tensor, temperature: float) -> Tensor:
 def gates_of(weights: Layout, output: bool) -> Layout:
     """Layout of one threshold a group of each layer, of the last layer only if ``output``.
 
-    `ConfigError` for a weight without dimensions, which has no groups.
+    `ConfigError` for a weight without dimensions, which has no groups, and where none has gates.
     """
     for name, shape in zip(weights.names, weights.shapes, strict=True):
         if not shape:
@@ -77,6 +77,11 @@ def gates_of(weights: Layout, output: bool) -> Layout:
                 "it out of ModuleModel(weights=...)"
             )
     layers = list(zip(weights.names, weights.shapes, strict=True))[: None if output else -1]
+    if not layers:
+        raise ConfigError(
+            "--protocol fedsparse:gate_output=false must have a model of more layers than the last "
+            f"one, got the weights {', '.join(weights.names)} alone; leave gate_output out"
+        )
     return Layout.of({name + _THRESHOLD: (shape[group_axis(shape)],) for name, shape in layers})
 
 

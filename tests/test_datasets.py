@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import json
+import math
 import pickle
 import socket
 import struct
@@ -126,8 +127,10 @@ def test_the_digest_sees_pixels_labels_shapes_and_owners() -> None:
         ({"y": torch.tensor([-1, 1])}, r"got \(-1, 1\)"),
         ({"x": torch.zeros(0, 2, 1, 1, dtype=torch.uint8), "y": torch.zeros(0).long()}, "one"),
         ({"scale": 0.0}, r"Data.scale must be > 0"),
-        ({"mean": (0.5,)}, r"Data.mean must be 2 numbers"),
-        ({"std": (0.5, 0.0)}, r"Data.std must be 2 numbers > 0"),
+        ({"mean": (0.5,)}, r"Data.mean must be 2 finite numbers"),
+        ({"mean": (0.5, math.nan)}, r"Data.mean must be 2 finite numbers"),
+        ({"std": (0.5, 0.0)}, r"Data.std must be 2 finite numbers > 0"),
+        ({"std": (0.5, math.inf)}, r"Data.std must be 2 finite numbers > 0"),
         ({"owner": torch.tensor([0])}, r"Data.owner must be None or int64 \(2,\), got .*\(1,\)"),
         ({"trained": 0}, r"Data.trained must be None or in 1 .. 1, got 0"),
         ({"trained": 2}, r"Data.trained must be None or in 1 .. 1, got 2"),

@@ -214,6 +214,11 @@ def test_dp_sgd_clips_samples_over_all_layers_and_adds_noise_to_the_sum_also_of_
     out = private(DPSGD(clip=1.0, z=1e-9), a=a, b=torch.tensor(b))
     torch.testing.assert_close(out["a"], torch.tensor([0.6 / 4]), atol=1e-6, rtol=0)
     torch.testing.assert_close(out["b"], torch.tensor([[1.1 / 4, 0.4 / 4]]), atol=1e-6, rtol=0)
+    # A parameter without dimensions is a number for each sample.
+    out = private(DPSGD(clip=1.0, z=1e-9), a=torch.tensor([3.0, 0.5]), b=torch.tensor([4.0, 0.0]))
+    assert (out["a"].shape, out["b"].shape) == ((), ())
+    assert float(out["a"]) == pytest.approx((0.6 + 0.5) / 4, abs=1e-6)
+    assert float(out["b"]) == pytest.approx(0.8 / 4, abs=1e-6)
     # A norm in float32 may be too small by rounding, but no clipped gradient is too long.
     many = Key(1).normal(64, 30_000)
     for row in many:

@@ -228,8 +228,15 @@ REFUSED: list[tuple[Callable[[], Data], str]] = [
     (lambda: from_arrays([["a"], ["b"]], [0, 1]), "x must be numbers; encode texts"),
     (lambda: from_arrays(np.zeros((2, 2)), [0, 3], classes=2), "labels from 0 to 1"),
     (lambda: from_arrays(np.zeros((2, 2)), [0, 1], clients=[1]), r"clients must be one of each"),
+    (
+        lambda: from_arrays(np.zeros((2, 2)), [0, 1], clients=np.array(["a", None], object)),
+        r"clients must all be numbers or all texts, got NoneType, str; write \[str\(c\)",
+    ),
     (lambda: from_arrays(np.zeros((2, 2)), [0, 1], mean=[1.0]), "mean must be given together"),
-    (lambda: from_arrays(np.zeros((2, 2)), [0, 1], mean=[1.0], std=[1.0]), "mean must be 2 num"),
+    (
+        lambda: from_arrays(np.zeros((2, 2)), [0, 1], mean=[1.0], std=[1.0]),
+        "mean must be 2 finite num",
+    ),
     (lambda: from_arrays(np.zeros((2, 2), int), [0, 1], mean=[1.0], std=[1.0]), "token ids"),
     (lambda: from_arrays(np.zeros((0, 2)), []), "x must be samples along dimension 0"),
     (lambda: from_dataset(Endless()), "a data set with a length; list an iterable one"),

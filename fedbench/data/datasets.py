@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -67,10 +68,10 @@ class Data:
         require("Data.scale", self.scale, self.scale > 0, "> 0")
         channels = len(self.mean) if x.dtype == torch.int64 else self.image[0]
         plain = not (images or self.mean or self.std)
-        few = plain or len(self.mean) == channels
-        require("Data.mean", self.mean, few, f"{channels} numbers")
-        positive = plain or (len(self.std) == channels and min(self.std) > 0)
-        require("Data.std", self.std, positive, f"{channels} numbers > 0")
+        few = plain or (len(self.mean) == channels and all(map(math.isfinite, self.mean)))
+        require("Data.mean", self.mean, few, f"{channels} finite numbers")
+        positive = plain or (len(self.std) == channels and all(0 < s < math.inf for s in self.std))
+        require("Data.std", self.std, positive, f"{channels} finite numbers > 0")
         untouched = x.dtype != torch.int64 or (plain and self.scale == 1)
         require("Data.mean", self.mean, untouched, "left out for token ids, as std and scale")
         whose = None if self.owner is None else (self.owner.dtype, tuple(self.owner.shape))

@@ -326,7 +326,15 @@ def _labels(y: Any, count: int) -> Tensor:
 def _owner(clients: Any, count: int) -> Tensor:
     array = _array(clients)
     require("clients", array.shape, array.shape == (count,), f"one of each sample, ({count},)")
-    return torch.from_numpy(np.unique(array, return_inverse=True)[1].astype(np.int64))
+    try:
+        numbers = np.unique(array, return_inverse=True)[1]
+    except TypeError as error:  # of values that have no order
+        kinds = ", ".join(sorted({type(client).__name__ for client in array}))
+        raise ConfigError(
+            f"clients must all be numbers or all texts, got {kinds}; "
+            "write [str(c) for c in clients]"
+        ) from error
+    return torch.from_numpy(numbers.astype(np.int64))
 
 
 def _moments(x: Tensor, scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:

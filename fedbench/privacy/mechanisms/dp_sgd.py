@@ -65,7 +65,8 @@ class DPSGD(Mechanism):
 
         def private(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
             gradients = grad.each(tree, x, y, key)
-            squares = [g.flatten(1).square().sum(dim=1) for g in gradients.values()]
+            rows = [g.unsqueeze(-1).flatten(1) for g in gradients.values()]  # also of a number
+            squares = [row.square().sum(dim=1) for row in rows]
             norms = torch.stack(squares).sum(dim=0).sqrt()
             finite = torch.isfinite(norms)
             within = self.clip * (1 - ROUNDING) / norms.clamp_min(1e-30)

@@ -235,7 +235,7 @@ REFUSED: list[tuple[Callable[[], Data], str]] = [
     (lambda: from_arrays(np.zeros((2, 2)), [0, 1], mean=[1.0]), "mean must be given together"),
     (
         lambda: from_arrays(np.zeros((2, 2)), [0, 1], mean=[1.0], std=[1.0]),
-        "mean must be 2 finite num",
+        "mean must be 2 fin",
     ),
     (lambda: from_arrays(np.zeros((2, 2), int), [0, 1], mean=[1.0], std=[1.0]), "token ids"),
     (lambda: from_arrays(np.zeros((0, 2)), []), "x must be samples along dimension 0"),

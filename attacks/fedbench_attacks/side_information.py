@@ -158,8 +158,9 @@ def gained(benign: Tensor, mean: Tensor, weights: Tensor, sent: Tensor, still: T
 class SeedGrinding(Attack):
     """Try ``tries`` seeds, and send the message that is closest to the opposite of the own update.
 
-    With a seed, a rotated update is encoded as an honest client would, coordinates are as long as
-    the honest message, patches bring what both ends remember to the opposite, and masked noise is
+    With a seed, a rotated update is encoded as by an honest client (with the unbiased scale and no
+    error feedback, of which a message does not tell), coordinates are as long as the honest
+    message, patches bring what both ends remember to the opposite, and masked noise is
     the closest mask. The own seed is the first try.
 
     Args:

@@ -135,15 +135,20 @@ def alike(name: str, a: Any, b: Any, close: float) -> bool:
     return abs(a - b) <= close * max(abs(a), abs(b)) or (a != a and b != b)
 
 
-def counted(protocol: str, defense: str = "own") -> dict[str, Any]:
+def counted(row: str) -> dict[str, Any]:
     """Count the kernels of a local step, and the waits of a round with 7 and with 12 clients.
 
     The step is that of the stacked executor, in a network with the layers of ``lenet``; the round
-    is a run's second, without evaluation. A rule that is named is counted without the step, and
-    under attack, where it has more to do.
+    is a run's second, without evaluation. A ``row`` of `rows` that names a mechanism or a rule is
+    counted without the step, and a rule under attack, where it has more to do.
     """
-    waits = [sum(waits_of_a_round(n, protocol, defense).values()) for n in (7, 12)]
-    steps = {} if defense != "own" else {"kernels": kernels_of_a_step(protocol)}
+    from fedbench.core import registry
+
+    protocol, _, part = row.partition(" ")
+    kind = "mechanism" if part in registry.names("mechanism") else "defense"
+    others = {kind: part} if part else {}
+    waits = [sum(waits_of_a_round(n, protocol, **others).values()) for n in (7, 12)]
+    steps = {} if part else {"kernels": kernels_of_a_step(protocol)}
     return steps | {"waits": waits}
 
 
@@ -268,30 +273,38 @@ def refused(code: str) -> str:
     return f"none, {sum(second_device.waits.values())} waits"
 
 
-def rules() -> list[str]:
-    """Return the rules whose waits are counted: all that take the messages of FedAvg."""
+# Of each mechanism, a protocol whose messages it takes.
+PRIVATE = {
+    **dict.fromkeys(("dp-fedavg", "dp-sgd"), "fedavg"),
+    **dict.fromkeys(("noisy-sign", "randomized-response"), "signsgd"),
+    **dict.fromkeys(("mask-gaussian", "mask-sampling"), "fedpm"),
+}
+
+
+def rows() -> list[str]:
+    """Return what is counted: protocols, rules of FedAvg's messages, prefilters, mechanisms."""
     from fedbench.core import registry
     from fedbench.payload import FloatVectors
 
-    kinds = {name: registry.plugin("defense", name) for name in registry.names("defense")}
-    fitting = [name for name, kind in kinds.items() if issubclass(FloatVectors, kind.accepts)]
-    return ["bulyan:f=1" if name == "bulyan" else name for name in fitting]  # of 7 rows at least
+    def takes_floats(kind: str, name: str) -> bool:
+        return issubclass(FloatVectors, registry.plugin(kind, name).accepts)
 
-
-def table() -> dict[str, dict[str, Any]]:
-    """Count for every protocol, and for the rules of `rules`."""
-    from fedbench.core import registry
-
-    rows = {name: counted(name) for name in registry.names("protocol")}
-    for rule in rules():
-        rows[f"fedavg {rule}"] = counted("fedavg", rule)
-    return rows
+    rules = [name for name in registry.names("defense") if takes_floats("defense", name)]
+    rules = ["bulyan:f=1" if name == "bulyan" else name for name in rules]  # of 7 rows at least
+    filters = registry.names("prefilter")
+    senders = ["fedavg" if takes_floats("prefilter", name) else "signsgd" for name in filters]
+    return [
+        *registry.names("protocol"),
+        *(f"fedavg {rule}" for rule in rules),
+        *(f"{sender} {name}+mean" for sender, name in zip(senders, filters, strict=True)),
+        *(f"{sender} {name}" for name, sender in PRIVATE.items()),
+    ]
 
 
 def write() -> None:
     """Write the golden file anew, a row a line."""
-    rows = (f" {json.dumps(name)}: {json.dumps(row)}" for name, row in table().items())
-    GOLDEN.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    lines = (f" {json.dumps(row)}: {json.dumps(counted(row))}" for row in rows())
+    GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def answer() -> None:

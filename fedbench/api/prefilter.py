@@ -13,6 +13,7 @@ from torch import Tensor
 from fedbench.api import hooks, undeclared
 from fedbench.api.defense import Defense, ServerView, Stage, Traits, belongs, require_f
 from fedbench.api.undeclared import advised
+from fedbench.core.copies import fetched
 from fedbench.payload import FloatVectors, KeptMessages, Payload, Spec
 
 
@@ -130,14 +131,14 @@ class Chain(Defense[Any], chain=True):
         if moves:
             passed = FloatVectors(passed.values() - origin)
             view = view.about(origin)
-        inner = _of_mixed(view, len(passed)) if rows is None else view.take(rows.cpu())
+        inner = _of_mixed(view, len(passed)) if rows is None else view.take(rows)
         out, state = hooks.aggregate(self.rule, passed, state, inner)
         if moves:
             out = out + origin
         view.findings.notes |= inner.findings.notes
         if rows is not None and self.traits().detects:
             counted = torch.zeros(len(received), dtype=torch.bool)
-            counted[rows.cpu()] = True if inner.findings.kept is None else inner.findings.kept.cpu()
+            counted[rows] = True if inner.findings.kept is None else inner.findings.kept.cpu()
             view.findings.kept = counted
         return out, state
 
@@ -169,7 +170,7 @@ def _of_mixed(view: ServerView, rows: int) -> ServerView:
 def transform(
     prefilter: Prefilter, received: Payload, view: ServerView
 ) -> tuple[Payload, Tensor | None]:
-    """Call `Prefilter.transform`; return messages, and None or the row that each of them was."""
+    """Call `Prefilter.transform`; return messages, and None or the row of each, on the CPU."""
     hook = hooks.Hook(prefilter, "transform", view.step)
     remedy = "write: return messages, None, or messages and which rows they were"
     with advised(hook, view, undeclared.DEFENSE, view):
@@ -177,6 +178,7 @@ def transform(
     hook.must(isinstance(passed, Payload), "messages and their rows", passed)
     if rows is not None:
         n = len(received)
+        rows = fetched(rows) if isinstance(rows, Tensor) else rows
         good = isinstance(rows, Tensor) and rows.dtype == torch.int64
         good = good and rows.shape == (len(passed),)
         good = good and (len(rows) == 0 or (int(rows.min()) >= 0 and int(rows.max()) < n))

@@ -120,6 +120,8 @@ def test_an_archive_that_unpacks_to_too_much_is_refused_and_a_run_of_two_version
         ({"result": {"epsilon": float("nan")}}, "finite and >= 0, got nan"),
         ({"scenario": {"attack": "\x1b[2J"}}, r"scenario.attack must be printable, got '\\x1b"),
         ({"rounds": {"accuracy": 7.0}}, r"accuracy must be in \[0, 1\], got 7.0"),
+        ({"rounds": {"uplink_bits": 10**400}}, "numbers must be finite, got a larger one"),
+        ({"record": {"parameters": 0}}, "parameters must be >= 1, got 0"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_even_with_a_good_digest(
@@ -128,7 +130,8 @@ def test_what_cannot_be_shown_is_refused_even_with_a_good_digest(
     good = record()
     ((part, fields),) = change.items()
     content = json.loads(good.to_json())
-    changed = content["rounds"][0] if part == "rounds" else content[part]
+    parts = {"record": content, "rounds": content["rounds"][0]}
+    changed = parts.get(part) or content[part]
     changed |= fields  # pydantic would write null for what is not finite
     text = seal.laid_out(json.dumps(content))
     path = tmp_path / "bad.json"

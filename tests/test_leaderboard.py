@@ -1117,6 +1117,26 @@ def test_an_entry_that_breaks_a_rule_is_not_played_again(board: Path) -> None:
         claim(board / "closed")
 
 
+def test_what_the_disk_does_not_take_leaves_no_archive_without_an_entry(board: Path) -> None:
+    done = submitted(board)
+    assert done.entry is not None
+    path = boards.place(board, done.entry)
+    path.mkdir(parents=True)  # so that the entry cannot be written
+    with pytest.raises(ConfigError, match="got a folder"):
+        done.write()
+    assert list(path.parent.iterdir()) == [path]
+    path.rmdir()
+    assert done.write() == path
+    assert (found(board), len(boards.beside(path))) == (set(), 1)
+    replayed = boards.replay(path, 1)
+    with pytest.raises(ConfigError, match="full"), boards.archived(replayed, done.records):
+        raise ConfigError("the disk is full")
+    assert not replayed.exists()
+    with pytest.raises(ConfigError), boards.archived(boards.archive(path), done.records):
+        raise ConfigError("the disk is full")
+    assert found(board) == set(), "the archive of an entry stays"
+
+
 # Ranks
 
 

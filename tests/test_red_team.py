@@ -36,7 +36,7 @@ from test_leaderboard import (
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.measurements import Timing
 from fedbench.experiment.record import Record
-from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.board import races
 from fedbench.leaderboard.build import price
@@ -47,14 +47,16 @@ from fedbench.leaderboard.rank import ranking
 from fedbench.leaderboard.replays import (
     Comparison,
     Part,
+    cell,
     disagreements,
     keep,
     parts,
+    require_code,
     require_name,
     required,
 )
 from fedbench.leaderboard.rules import Rules
-from fedbench.leaderboard.seasons import draw, freeze, read, seasons
+from fedbench.leaderboard.seasons import Season, draw, freeze, read, seasons
 from fedbench.leaderboard.site.page import render
 from fedbench.leaderboard.submission import complete, ranking_plan, submit
 from fedbench.run import play
@@ -604,6 +606,62 @@ def test_a_second_season_leaves_the_entries_of_the_first_alone(board: Path) -> N
     twice.write_text(tomli_w.dumps({"name": "2028", "source": "x", "frozen": [entry.id]}))
     with pytest.raises(ConfigError, match="frozen in one season"):
         seasons(board)
+
+
+def test_a_season_of_ones_own_draws_no_seeds_for_an_entry_of_another_one(board: Path) -> None:
+    path = entered(board)
+    theirs = drawn(board, path)
+    fields = {"name": "2025", "source": "my own", "frozen": [boards.read(path).id]}
+    mine = board / "seasons" / "2025.toml"
+    season = Season.model_validate(fields | {"value": "ab" * 32})
+    # What the submitter liked best; of two seasons the first by name would draw the seeds.
+    liked = season.seeds("tiny", SEEDS)
+    assert liked != theirs
+    honest = board / "seasons" / "2026.toml"
+    kept = honest.read_bytes()
+    honest.unlink()
+    mine.write_text(tomli_w.dumps(fields | {"value": "ab" * 32}))
+    done = complete(path, stage(liked, ("none", "sign-flip")))
+    done.write()
+    honest.write_bytes(kept)
+    files = {one.path.as_posix(): one for one in check(board, own_rules=True)}
+    for name in ("seasons/2025.toml", "seasons/2026.toml"):
+        (finding,) = errors(files[name].findings)
+        assert (finding.rule, "in one season" in finding.text) == ("season", True)
+
+
+STEADY = """
+from dataclasses import dataclass
+
+from fedbench.api import Defense
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steady(Defense):
+    def tolerates(self, n):
+        return 0
+
+    def aggregate(self, received, state, view):
+        return received.values().mean(dim=0), state
+"""
+
+
+def test_an_entry_is_played_again_by_its_own_code_and_files_only(
+    board: Path, install: Install, command: Command
+) -> None:
+    path = entered(board)  # of code 0.0.1, which is not installed
+    before = path.read_bytes()
+    code, out, err = command("leaderboard", "reproduce", path, "--by", "CI")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "must be played again by its own code, 0.0.1+0123456789ab, got" in err
+    assert (path.read_bytes(), len(boards.beside(path))) == (before, 1)
+    mine = boards.read(path).model_copy(update={"code": code_version()})
+    require_code(mine, [cell(mine, "sign-flip")])
+    install(STEADY, {"rule-steady": "Steady"})
+    steady = mine.scenario.model_copy(update={"defense": "rule-steady"})
+    theirs = mine.model_copy(update={"scenario": steady})
+    with pytest.raises(ConfigError, match="by the files that it names, got another outsider"):
+        require_code(theirs, [cell(theirs, "sign-flip")])
 
 
 def test_a_replay_made_of_the_entrys_own_records_is_refused(board: Path) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -209,15 +210,27 @@ def write(board: Path, entry: Entry, played: Iterable[Record]) -> Path:
     path = place(board, entry)
     by_digest = {record.digest: record for record in played}
     ordered = [by_digest[member.digest] for cell in entry.scored for member in cell.records]
-    pack(archive(path) if entry.ranking is None else ranking(path), ordered)
-    write_atomically(path, entry.to_json().encode())
+    with archived(archive(path) if entry.ranking is None else ranking(path), ordered):
+        write_atomically(path, entry.to_json().encode())
     return path
 
 
-def pack(path: Path, records: Iterable[Record]) -> None:
-    """Write an archive of records, a line each."""
+@contextmanager
+def archived(path: Path, records: Iterable[Record]) -> Iterator[None]:
+    """Write an archive of records, a line each; if the block fails, a new one is removed again.
+
+    The block writes the entry that speaks of it. An archive that none speaks of breaks a rule, so
+    after a full disk nobody could repeat the command.
+    """
+    is_new = not path.exists()
     text = "".join(record.to_json(None) for record in records)
     write_atomically(path, gzip.compress(text.encode(), mtime=0))
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def schemas() -> dict[str, str]:

@@ -105,7 +105,7 @@ def _claim(
 
 
 def _seasons(board: Path) -> tuple[dict[str, Season], list[CheckedFile]]:
-    """Return the seasons of a board that can be read, and what is wrong with the others."""
+    """Return the seasons of a board that can be read, and what is wrong with any of them."""
     seasons: dict[str, Season] = {}
     wrong = []
     for file in sorted((board / named_seasons.FOLDER).glob("*.toml")):
@@ -114,6 +114,9 @@ def _seasons(board: Path) -> tuple[dict[str, Season], list[CheckedFile]]:
         except ConfigError as error:
             broken = _broken("season", [str(error)])
             wrong.append(CheckedFile(file.relative_to(board), None, broken))
+    for name, texts in named_seasons.shared(seasons).items():
+        below = named_seasons.path(board, name).relative_to(board)
+        wrong.append(CheckedFile(below, None, _broken("season", texts)))
     return seasons, wrong
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -14,8 +14,9 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError, refusal
 from fedbench.core.files import write_atomically
 from fedbench.experiment.cells import Cell
+from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.record import Record, Source
-from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import final, is_clean
 from fedbench.leaderboard.entry import Entry, Replay, Status, Title
@@ -230,9 +231,10 @@ def again(
     """Play cells of one stage again, with all of its seeds, with the code that is installed.
 
     Fewer come back on Ctrl-C. Where an attack or the rule is another package's, they are isolated:
-    they come from whoever submitted the entry. `ConfigError` if a run cannot be played here, or if
-    ``out`` has the very records of the claim.
+    they come from whoever submitted the entry. `ConfigError` if a run cannot be played here, if the
+    code is not that of the entry, or if ``out`` has the very records of the claim.
     """
+    require_code(claim.entry, cells.values())
     guard = guarded(options, [each.scenario for each in cells.values()])
     played, _ = play_each(list(cells.values()), seeds, guard, watcher, out, strict=True)
     comparisons = []
@@ -248,6 +250,27 @@ def again(
                 "they would be compared with themselves"
             )
     return comparisons
+
+
+def require_code(entry: Entry, cells: Iterable[Cell]) -> None:
+    """Raise `ConfigError` unless the code that is installed here is that of an entry.
+
+    So no hours are spent on runs that `check` would refuse as a replay.
+    """
+    installed = code_version()
+    if installed != entry.code:
+        raise ConfigError(
+            f"{entry.file_name} must be played again by its own code, {entry.code}, got "
+            f"{installed}; install that version"
+        )
+    files = {source.sha256 for source in entry.sources}
+    for planned in cells:
+        for source in resolve(planned.scenario).sources:
+            if source.sha256 not in files:
+                raise ConfigError(
+                    f"{entry.file_name} must be played again by the files that it names, got "
+                    f"another {Path(source.path).name}; install the versions on its page"
+                )
 
 
 def guarded(options: Options, scenarios: Sequence[Scenario]) -> Options:
@@ -314,9 +337,9 @@ def keep(
         read=list(read),
     )
     every = [*claim.entry.replays, replay]
-    boards.pack(boards.replay(claim.path, len(every)), records)
     entry = claim.entry.model_copy(update={"replays": every})
     after = dataclasses.replace(claim, entry=entry, replayed=[*claim.replayed, records])
     entry = entry.model_copy(update={"status": status(after)})
-    write_atomically(claim.path, entry.to_json().encode())
+    with boards.archived(boards.replay(claim.path, len(every)), records):
+        write_atomically(claim.path, entry.to_json().encode())
     return entry

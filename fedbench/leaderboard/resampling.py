@@ -120,8 +120,11 @@ def student(differences: Sequence[float]) -> float:
 
 
 def surest(n: int) -> float:
-    """Return the least `probability` that ``n`` paired differences can have: all of one sign."""
-    return 2.0 ** (1 - n)
+    """Return the least `probability` that ``n`` paired differences can have: all of one sign.
+
+    Of more than `EXACT` that is one of the choices that are drawn, however many there are.
+    """
+    return 2.0 ** (1 - n) if n <= EXACT else 1 / (RESAMPLES + 1)
 
 
 def holm(probabilities: Mapping[Key, float]) -> dict[Key, float]:

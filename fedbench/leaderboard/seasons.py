@@ -6,6 +6,7 @@ fixed; and all systems of a season have the same ones, so that they can be compa
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Self
@@ -109,10 +110,23 @@ def seasons(board: Path) -> dict[str, Season]:
     """
     files = sorted((board / FOLDER).glob("*.toml"))
     by_name = {file.stem: read(file) for file in files}
-    every = [entry for season in by_name.values() for entry in season.frozen]
-    if twice := sorted({entry for entry in every if every.count(entry) > 1}):
-        raise ConfigError(f"an entry must be frozen in one season, got {twice[0]} in two")
+    for texts in shared(by_name).values():
+        raise ConfigError(texts[0])
     return by_name
+
+
+def shared(by_name: Mapping[str, Season]) -> dict[str, list[str]]:
+    """Return the seasons that freeze entries of another one, by name, and what is wrong.
+
+    Whoever could add a season to that of an entry would choose the seeds of its ranking stage.
+    """
+    every = Counter(entry for season in by_name.values() for entry in season.frozen)
+    rule = "an entry must be frozen in one season"
+    several = {
+        name: [f"{rule}, got {entry} in two" for entry in season.frozen if every[entry] > 1]
+        for name, season in by_name.items()
+    }
+    return {name: texts for name, texts in several.items() if texts}
 
 
 def of(entry: str, by_name: Mapping[str, Season]) -> Season | None:

@@ -122,7 +122,12 @@ def _checked(record: Record, name: str) -> Record:
                 registry.split(value)
             except ConfigError as error:
                 raise ConfigError(f"{name}: scenario.{field}: {error}") from error
-    numbers = [(m.name, m.kind, m.read(record)) for m in MEASURED]
+    if record.parameters < 1:
+        raise ConfigError(f"{name}: parameters must be >= 1, got {record.parameters!r}")
+    try:
+        numbers = [(m.name, m.kind, m.read(record)) for m in MEASURED]
+    except OverflowError as error:  # of whole numbers, which JSON does not limit
+        raise ConfigError(f"{name}: numbers must be finite, got a larger one") from error
     numbers += [("accuracy", "share", r.accuracy) for r in record.rounds]
     for what, kind, number in numbers:
         if kind == "share" and number is not None and not 0 <= number <= 1:

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from torch import nn
 import fedbench
 from fedbench.cli import main
 from fedbench.core import registry
-from fedbench.core.errors import ConfigError, Incompatible
+from fedbench.core.errors import ConfigError, IllegalPayloadError, Incompatible
 from fedbench.core.rng import Key
 from fedbench.data.own import from_arrays
 from fedbench.deployment import example, flower, flower_app
@@ -34,6 +35,8 @@ from fedbench.experiment.state_bytes import encode
 from fedbench.models.models import LeNet, Model
 from fedbench.models.modules import ModuleModel
 from fedbench.models.network import ConvNet, Image, Network
+from fedbench.payload import identical
+from fedbench.payload.packets import Packet
 from fedbench.peers.packages import FLWR
 
 SEED = 3
@@ -215,6 +218,48 @@ def test_a_client_that_does_not_answer_is_left_out_of_the_round() -> None:
     assert [told[i] for i in ids] == [-1, 0, 0, 0]  # both ends know what arrived
 
 
+def test_a_rule_is_shown_the_broadcasts_of_those_whose_messages_came() -> None:
+    settings = dataclasses.replace(SMALL, protocol="feddrop")  # a sub-network for each client
+    server = Server(settings, example.lenet())
+    client = Client(settings, example.lenet())
+    for i in range(6):
+        server.enrol(i, 10)
+    ids = server.sample(range(6), 0)
+    samples = example.digits(0, 6, SEED)
+    requests = server.open(ids, 0)
+    theirs = server.broadcast
+    sent = {r.number: client.train(r, samples, b"")[0] for r in requests[1:]}
+    assert server.close(sent, ids, 0).accepted == 3
+    assert identical(server.broadcast, theirs.take([1, 2, 3]))
+
+
+HOSTILE: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "nothing": (flower.packet_in, {}, "packet['data'] must be of type bytes, got NoneType"),
+    "text": (flower.packet_in, {"packet": "data"}, "packet['data'] must be of type bytes"),
+    "memory": (flower.packet_in, {"packet": {"data": 10**12, "bits": 8}}, "bytes, got int"),
+    "list": (flower.packet_in, {"packet": {"data": [999], "bits": 8}}, "bytes, got list"),
+    "bits": (flower.packet_in, {"packet": {"data": b"", "bits": float("nan")}}, "int, got float"),
+    "size": (flower.client_in, {"client": {"number": 0, "size": 0}}, "must be >= 1, got 0"),
+    "number": (flower.client_in, {"client": {"number": "x", "size": 1}}, "int, got str"),
+    "score": (flower.score_in, {"score": {"right": 3, "count": 2}}, "must be in 0 .. 2, got 3"),
+    "negative": (flower.score_in, {"score": {"right": -9, "count": -8}}, "got -9"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_an_answer_that_is_no_message_is_an_illegal_one(case: str) -> None:
+    read, content, line = HOSTILE[case]
+    with pytest.raises(IllegalPayloadError, match=re.escape(line)):
+        read(content)
+
+
+@pytest.mark.parametrize(
+    ("bits", "counted"), [(9, 9), (16, 16), (8, 16), (17, 16), (-(10**15), 16), (2**60, 16)]
+)
+def test_bits_that_its_bytes_cannot_have_are_not_believed(bits: int, counted: int) -> None:
+    assert flower.packet_in({"packet": {"data": b"ab", "bits": bits}}) == Packet(b"ab", counted)
+
+
 def test_an_app_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     out = tmp_path / "new" / "app"
     paths = flower_app.export(SMALL, out)
@@ -312,6 +357,37 @@ def test_messages_of_flower_carry_accuracy_and_bits(protocol: str, in_a_task: No
     up = sum(row["uplink_bits"] for row in summary["rounds"])
     down = sum(row["downlink_bits"] for row in summary["rounds"])
     assert (summary["accuracy"], up, down) == played(settings)
+
+
+class Hostile(MemoryGrid):
+    """A grid in which one node answers rounds of training with an empty message."""
+
+    def send_and_receive(self, messages: Any) -> list[Any]:
+        from flwr.app import Message, RecordDict
+
+        told = list(messages)
+        replies = super().send_and_receive(told)
+        for place, message in enumerate(told):
+            if message.metadata.dst_node_id == 101 and message.metadata.message_type == "train":
+                replies[place] = Message(content=RecordDict(), reply_to=message)
+        return replies
+
+
+@pytest.mark.peers
+def test_an_answer_without_a_packet_is_left_out_and_named(
+    in_a_task: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = dataclasses.replace(SMALL, rounds=1, per_round=6, declared=0.0)
+
+    def data(number: int, clients: int, config: Any) -> Any:
+        return example.digits(number, clients, SEED)
+
+    app = flower.client_app(example.lenet, data, settings.config())
+    (row,) = flower.serve(Hostile(app, 6), settings, example.lenet())["rounds"]
+    assert (row["sent"], row["accepted"]) == (5, 5)
+    assert (
+        "client 1 failed in train: packet['data'] must be of type bytes" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.peers

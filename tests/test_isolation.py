@@ -250,6 +250,57 @@ def test_an_isolated_plugin_finds_nothing_that_it_was_not_shown(install: Install
     assert int(here.notes["scenarios"]) > 0 < int(here.findings["scenarios"])
 
 
+HIDING = """
+import io
+import os
+import sys
+import tempfile
+from fedbench.isolation.files import open_no_data
+
+path = sys.argv[1]
+
+class Changing(os.PathLike):
+    asked = 0
+    def __fspath__(self):
+        self.asked += 1
+        return path if self.asked == 1 else os.devnull
+
+class Text(str):
+    def __getitem__(self, places):
+        return Text(os.devnull)
+
+def elsewhere():
+    os.chdir(os.path.dirname(os.__file__))
+    folder = os.open(sys.base_prefix, os.O_RDONLY)
+    return os.open("../" * sys.base_prefix.count("/") + path[1:], os.O_RDONLY, dir_fd=folder)
+
+open_no_data()
+for way in (
+    lambda: os.open(path, os.O_RDONLY | os.O_EXCL),  # without O_CREAT it opens what is there
+    lambda: io.FileIO(Changing()),
+    lambda: open(Text(path)),
+    elsewhere,
+):
+    try:
+        way()
+        print("opened")
+    except PermissionError:
+        print("refused")
+tempfile.mkstemp(dir=os.path.dirname(path))
+open(path + ".new", "x")
+"""
+
+
+def test_a_file_has_one_name_for_the_hook_and_for_the_system(tmp_path: Path) -> None:
+    data = tmp_path / "labels.txt"
+    data.write_text("7")
+    line = [sys.executable, "-c", HIDING, str(data)]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["refused"] * 4
+    assert len(list(tmp_path.iterdir())) == 3  # files that are made now
+
+
 READER = """
 from dataclasses import dataclass
 from pathlib import Path

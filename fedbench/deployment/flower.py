@@ -12,9 +12,9 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from fedbench.core.errors import ConfigError, FedbenchError
+from fedbench.core.errors import ConfigError, FedbenchError, IllegalPayloadError
 from fedbench.deployment.client import Client, Request, Samples
 from fedbench.deployment.server import Server
 from fedbench.deployment.settings import Settings
@@ -24,6 +24,7 @@ from fedbench.models.network import Network
 from fedbench.payload.packets import Packet
 from fedbench.peers.packages import INSTALLED_BY
 
+T = TypeVar("T")
 Model = Callable[[], Network]
 Data = Callable[[int, int, Mapping[str, Any]], Any]  # what `samples_of` takes
 KEPT = "fedbench"  # record of a client's context that holds its memory
@@ -46,9 +47,41 @@ def packed(packet: Packet, **fields: Any) -> Any:
     return flwr("flwr.app").ConfigRecord({"data": packet.data, "bits": packet.bits, **fields})
 
 
-def unpacked(record: Any) -> Packet:
-    """Return the packet in a record."""
-    return Packet(bytes(record["data"]), int(record["bits"]))
+def values_of(content: Any, record: str, **kinds: type) -> list[Any]:
+    """Return the values of these names in a record of a message, whose sender may send anything.
+
+    `IllegalPayloadError` unless all of them are there and of these types.
+    """
+    named = content.get(record)
+    values = [named.get(name) if isinstance(named, Mapping) else None for name in kinds]
+    for name, value, kind in zip(kinds, values, kinds.values(), strict=True):
+        if type(value) is not kind:
+            rule = f"{record}[{name!r}] must be of type {kind.__name__}"
+            raise IllegalPayloadError(f"{rule}, got {type(value).__name__}")
+    return values
+
+
+def packet_in(content: Any) -> Packet:
+    """Return the packet in a message; of bits that its bytes cannot have, all of theirs count."""
+    data, bits = values_of(content, "packet", data=bytes, bits=int)
+    packet = Packet.raw(data)
+    return Packet(data, bits) if packet.bits - 8 < bits <= packet.bits else packet
+
+
+def client_in(content: Any) -> tuple[int, int]:
+    """Return the number and the size that a client claims to have."""
+    number, size = values_of(content, "client", number=int, size=int)
+    if size < 1:
+        raise IllegalPayloadError(f"client['size'] must be >= 1, got {size}")
+    return number, size
+
+
+def score_in(content: Any) -> tuple[int, int]:
+    """Return how many test samples a client got right, as it says, and how many it has."""
+    right, count = values_of(content, "score", right=int, count=int)
+    if not 0 <= right <= count:
+        raise IllegalPayloadError(f"score['right'] must be in 0 .. {count}, got {right}")
+    return right, count
 
 
 def client_app(model: Model, data: Data, config: Mapping[str, Any] | None = None) -> Any:
@@ -81,7 +114,7 @@ def client_app(model: Model, data: Data, config: Mapping[str, Any] | None = None
     def train(message: Any, context: Any) -> Any:
         sent = message.content["packet"]
         request = Request(
-            packet=unpacked(sent),
+            packet=packet_in(message.content),
             form=bytes(sent["form"]),
             step=int(sent["step"]),
             number=int(sent["number"]),
@@ -140,8 +173,8 @@ def serve(grid: Any, settings: Settings, network: Network) -> dict[str, Any]:
             )
             for request in server.open(ids, step)
         }
-        replies = asked(grid, "train", {i: {"packet": requests[i]} for i in ids}, nodes)
-        came = {i: unpacked(content["packet"]) for i, content in replies.items()}
+        contents = {i: {"packet": requests[i]} for i in ids}
+        came = asked(grid, "train", contents, nodes, packet_in)
         traffic = server.close(came, ids, step)
         row: dict[str, Any] = {"step": step, "clients": ids, **vars(traffic)}
         every = settings.evaluate_every
@@ -169,25 +202,31 @@ def enrolled(grid: Any, server: Server, settings: Settings) -> dict[int, int]:
     present = present[: settings.clients]
     record = flwr("flwr.app").ConfigRecord
     numbered = dict(enumerate(present))
-    answers = asked(grid, "query", {i: {"client": record({})} for i in numbered}, numbered)
+    contents = {i: {"client": record({})} for i in numbered}
+    answers = asked(grid, "query", contents, numbered, client_in)
     if len(answers) < settings.clients:
         raise ConfigError(f"clients must be {settings.clients}, got {len(answers)} that answered")
-    claimed = [int(answers[i]["client"]["number"]) for i in numbered]
+    claimed = [answers[i][0] for i in numbered]
     if sorted(claimed) == list(range(settings.clients)):
         numbered = {number: present[i] for i, number in enumerate(claimed)}
     else:
         claimed = list(numbered)
     for i, number in enumerate(claimed):
-        server.enrol(number, int(answers[i]["client"]["size"]))
+        server.enrol(number, answers[i][1])
     return numbered
 
 
 def asked(
-    grid: Any, kind: str, contents: Mapping[int, Mapping[str, Any]], nodes: Mapping[int, int]
-) -> dict[int, Any]:
-    """Send a message of this kind to each client; return the contents of the answers that came.
+    grid: Any,
+    kind: str,
+    contents: Mapping[int, Mapping[str, Any]],
+    nodes: Mapping[int, int],
+    read: Callable[[Any], T],
+) -> dict[int, T]:
+    """Send a message of this kind to each client; return what was ``read`` in the answers.
 
-    A client that fails is left out and named; the round goes on with the others.
+    A client that fails, or whose answer raises `IllegalPayloadError` there, is left out and named;
+    the round goes on with the others.
     """
     app = flwr("flwr.app")
     numbers = {nodes[i]: i for i in contents}
@@ -201,16 +240,21 @@ def asked(
         if i is None:
             continue
         if reply.has_error():
-            print(f"fedbench: client {i} failed in {kind}: {reply.error.reason}", flush=True)
+            problem = str(reply.error.reason)
         else:
-            answers[i] = reply.content
+            try:
+                answers[i] = read(reply.content)
+                continue
+            except IllegalPayloadError as error:
+                problem = str(error)
+        print(f"fedbench: client {i} failed in {kind}: {' '.join(problem.split())}", flush=True)
     return answers
 
 
 def accuracy(grid: Any, server: Server, step: int, nodes: Mapping[int, int]) -> float | None:
     """Share of all clients' test samples that the deployed model gets right; None without any."""
     record = flwr("flwr.app").ConfigRecord({"data": encode(server.models(step))})
-    answers = asked(grid, "evaluate", {i: {"models": record} for i in nodes}, nodes)
-    right = sum(int(content["score"]["right"]) for content in answers.values())
-    count = sum(int(content["score"]["count"]) for content in answers.values())
+    scores = asked(grid, "evaluate", {i: {"models": record} for i in nodes}, nodes, score_in)
+    right = sum(score[0] for score in scores.values())
+    count = sum(score[1] for score in scores.values())
     return right / count if count else None

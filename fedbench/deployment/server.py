@@ -82,7 +82,10 @@ class Server:
 
     def close(self, packets: Mapping[int, Packet], asked: Sequence[int], step: int) -> Traffic:
         """End a round with the packets that came, by client, of those that were ``asked``."""
-        ids = [i for i in asked if i in packets]
+        places = [place for place, i in enumerate(asked) if i in packets]
+        ids = [asked[place] for place in places]
+        if len(self.broadcast) > 1:  # a message for each
+            self.broadcast = self.broadcast.take(places or [0])
         form = self._form(ids)
         arrived = [packets[i] for i in ids]
         checks: Any = self.settings.server_checks

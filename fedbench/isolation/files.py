@@ -1,8 +1,9 @@
 """Files, sockets and programs that an isolated process may open: code, and what comes with it.
 
 Test data lie in files that anybody can read, and a plug-in that reads them knows the answers. An
-audit hook of Python sees what Python opens, and cannot be taken away. Machine code that a plug-in
-brings along is not seen.
+audit hook of Python sees what Python opens. It holds code that does not know of it: what machine
+code opens is not seen (a plug-in's own, ctypes, ``torch.from_file``), and a plug-in can change the
+functions of this module.
 """
 
 import os
@@ -65,7 +66,13 @@ def _refuse(event: str, arguments: tuple[object, ...]) -> None:
         raise PermissionError(f"an isolated plug-in must compute only, got {event}")
     if event != "open":
         return
-    path, _, flags = arguments
-    new = isinstance(flags, int) and bool(flags & os.O_EXCL)  # a file that is made now has no data
-    if not new and not may_open(path):
+    path, mode, flags = arguments
+    made = os.O_CREAT | os.O_EXCL
+    new = isinstance(flags, int) and flags & made == made  # a file that is made now has no data
+    if new:
+        return
+    legal = type(path) in (str, bytes, int) and may_open(path)  # another type may have two names
+    if mode is None and isinstance(path, str | bytes):  # `os.open`, maybe within some `dir_fd`
+        legal = legal and os.path.isabs(path)
+    if not legal:
         raise PermissionError(f"an isolated plug-in must open no data, got {path!r}")

@@ -373,6 +373,26 @@ def test_state_dicts_keep_keys_order_dtypes_and_have_the_median_of_their_counter
         functional.drive.encode(states[0])
 
 
+def test_entries_without_dimensions_and_without_numbers_are_parts_of_a_row() -> None:
+    rows = [
+        {"w": torch.tensor([i, 2.0 * i]), "none": torch.zeros(0), "scale": torch.tensor(3.0 * i)}
+        for i in range(3)
+    ]
+    (answer, (sent,)) = (functional.median(rows), functional.alie(rows, m=1, z=0.0))
+    for made in (answer, sent):
+        assert {name: x.tolist() for name, x in made.items()} == {
+            "w": [1.0, 2.0],
+            "none": [],
+            "scale": 3.0,
+        }
+    there = functional.topk.decode(functional.topk.encode(rows[2], k=1.0), rows[0], k=1.0)
+    assert {name: x.tolist() for name, x in there.items()} == {
+        "w": [2.0, 4.0],
+        "none": [],
+        "scale": 6.0,
+    }
+
+
 def test_layers_of_state_dicts_are_layers_for_rules_and_codecs() -> None:
     x = draw(5, 9, 12)
     trees = [{"a": row[:4], "b": row[4:]} for row in x]
@@ -426,6 +446,18 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("dyn_opt", {"m": 2, "defense": "krum"}, "dyn_opt(defense=) must have its f, got 'krum'"),
     ("poisonedfl", {"m": 2}, "poisonedfl must be given model=..., the weights"),
     ("rank_reversal", {"m": 2}, "rank_reversal works on Rankings, TopRankings, got rows of"),
+    ("mean", {"weights": ["a"] * 8}, "mean(weights=) must be 8 numbers >= 0 with a sum > 0"),
+    ("mean", {"weights": torch.ones(8, 1)}, "sum > 0, got a tensor (8, 1) of torch.float32"),
+    ("mean", {"weights": torch.ones(8).to(torch.complex64)}, "must be 8 numbers >= 0"),
+    ("foolsgold", {"ids": "abcdefgh"}, "foolsgold(ids=) must be 8 different integers, got 'abc"),
+    ("foolsgold", {"ids": [2**70, *range(7)]}, "foolsgold(ids=) must be 8 different integers"),
+    ("foolsgold", {"ids": range(8), "step": "a"}, "foolsgold(step=) must be an integer >= 0"),
+    ("trimmed_mean", {"f": torch.tensor([1, 2])}, "trimmed_mean(f=) must be a whole number"),
+    ("median", {"findings": {}}, "median(findings=) must be a fedbench.functional.Findings"),
+    ("alie", {"m": 1, "step": -1}, "alie(step=) must be an integer >= 0, got -1"),
+    ("alie", {"m": 1, "notes": []}, "alie(notes=) must be a dict, got a list of 0"),
+    ("alie", {"m": 1, "own": torch.zeros(1, 12).int()}, "alie(own=).dtype must be torch.float32"),
+    ("dyn_opt", {"m": 1, "defense": "krum:f=9"}, "dyn_opt(defense=) must have n >= 21 rows, got 9"),
 ]
 
 
@@ -454,6 +486,8 @@ WRONG_ROWS: list[tuple[Any, str]] = [
     (torch.zeros(3, 2, dtype=torch.complex64), "must be real, got 'torch.complex64'"),
     (np.array([["a"]]), "must be tensors or NumPy arrays of numbers"),
     (torch.zeros(3, 4, dtype=torch.int64), "must be a permutation of 0..3"),
+    (torch.zeros(3, 4).to_sparse(), "must be that of x.to_dense(), got 'torch.sparse_coo'"),
+    (np.ma.masked_invalid(np.zeros((3, 4))), "must be tensors or NumPy arrays of numbers"),
 ]
 
 
@@ -476,6 +510,10 @@ def test_codecs_refuse_what_is_no_message_and_a_memory_that_is_missing() -> None
         functional.drive.encode(x, memory={})
     with pytest.raises(ConfigError, match="has no argument 'lr'"):
         functional.topk.encode(x, lr=0.1)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"encode\(memory=\) must be a dict, got a list of 0"):
+        functional.ef_signsgd.encode(x, memory=[])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"encode\(memory=\) must be of this vector"):
+        functional.ef_signsgd.encode(x, memory={"residual": 3})  # type: ignore[dict-item]
     memory: dict[str, Tensor] = {}
     first = functional.ef_signsgd.decode(functional.ef_signsgd.encode(x, memory=memory), x)
     torch.testing.assert_close(memory["residual"], x - first)

@@ -7,7 +7,7 @@ sends is encoded and checked. Attacks compute in float32, as they do there.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,12 +17,13 @@ from torch import Tensor
 from fedbench.adversary import threat_model
 from fedbench.api import Attack, Defense, ServerView
 from fedbench.core import registry
+from fedbench.core.blame import shown
 from fedbench.core.errors import ConfigError, IllegalPayloadError, require
 from fedbench.core.rng import Key, Secret
 from fedbench.functional import forms
 from fedbench.functional.absent import Absent, mended
 from fedbench.functional.forms import Form, Rows
-from fedbench.functional.rules import key_of
+from fedbench.functional.rules import key_of, step_of
 from fedbench.functional.signatures import (
     Argument,
     bound,
@@ -128,11 +129,17 @@ def craft(label: str, instance: Attack, honest: Rows, given: dict[str, Any]) -> 
     m = given["m"]
     good = isinstance(m, int) and not isinstance(m, bool) and m >= 1
     require(f"{label}(m=)", m, good, "an integer >= 1")
+    for name in ("memory", "notes"):
+        held = given.get(name)
+        if held is not None and not isinstance(held, MutableMapping):
+            raise ConfigError(f"{label}({name}=) must be a dict, got {shown(held)}")
     x, form = forms.read(f"{label}(honest)", honest)
     b = len(x)
     own = x[[i % b for i in range(m)]]
     if given.get("own") is not None:
         own = _rows(label, "own", given["own"], form, m)
+        alike = own.dtype == x.dtype or (own.is_floating_point() and x.is_floating_point())
+        require(f"{label}(own=).dtype", str(own.dtype), alike, f"{x.dtype} as {label}(honest)")
     trained = own
     if given.get("trained") is not None:
         trained = _rows(label, "trained", given["trained"], form, m)
@@ -216,7 +223,7 @@ def _context(
     """Return the round that the adversary moves in: its rows come after the ``b`` benign ones."""
     n = len(payload)
     m = n - b
-    step = given.get("step") or 0
+    step = step_of(label, given.get("step"))
     key = key_of(label, given.get("key", 0))
     assert isinstance(key.seed, int)
     secret = Secret.of(key.seed, "adversary").derive(step)
@@ -261,4 +268,10 @@ def rule_of(label: str, defense: Any, payload: Payload) -> Defense[Any]:
         raise ConfigError(f"{label}(defense=) must have its f, got {defense!r}; write f=2")
     if (why := rule.refuses(type(payload))) is not None:
         raise ConfigError(f"{label}(defense=) {why}, got {type(payload).__name__}")
+    n = len(payload)
+    needed = rule.rows_needed()
+    most = rule.most_rows()
+    if n < needed or (most is not None and n > most):
+        bounds = f"n >= {needed}" if n < needed else f"n <= {most}"
+        raise ConfigError(f"{label}(defense=) must have {bounds} rows, got {n} with the attack's")
     return rule

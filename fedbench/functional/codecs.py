@@ -201,9 +201,13 @@ class Codec:
                 f"{label} remembers what it has not sent: give memory={{}}, the same dict in every "
                 "round, or switch it off, such as by error_feedback=False"
             )
+        if not isinstance(memory, MutableMapping):
+            raise ConfigError(f"{label}(memory=) must be a dict, got {shown(memory)}")
         filled = {name: memory.get(name, blank) for name, blank in start.items()}
         for name, blank in start.items():
-            require(f"{label}(memory=)", name, filled[name].shape == blank.shape, "of this vector")
+            held = filled[name]
+            fits = isinstance(held, Tensor) and held.shape == blank.shape
+            require(f"{label}(memory=)", name, fits, "of this vector")
         return filled
 
 

@@ -132,6 +132,7 @@ def tensor_of(subject: str, x: object) -> Tensor:
         tensor = x.detach()
     else:
         legal = isinstance(x, np.ndarray) and x.dtype.kind in "fiub"
+        legal = legal and not isinstance(x, np.ma.MaskedArray)  # what lies under a mask is no row
         rule = "tensors or NumPy arrays of numbers, vectors or state dicts of them"
         if not legal:
             raise ConfigError(f"{subject} must be {rule}, got {shown(x)}")
@@ -142,6 +143,8 @@ def tensor_of(subject: str, x: object) -> Tensor:
         require(f"{subject}.dtype", str(plain.dtype), narrow, "a dtype that torch has")
         tensor = torch.from_numpy(plain.reshape(x.shape))
     require(f"{subject}.dtype", str(tensor.dtype), not tensor.is_complex(), "real")
+    dense = tensor.layout is torch.strided
+    require(f"{subject}.layout", str(tensor.layout), dense, "that of x.to_dense()")
     return tensor
 
 
@@ -170,7 +173,9 @@ def read(subject: str, rows: object) -> tuple[Tensor, Form]:
     stacked = {name: torch.stack([column[name][1] for column in columns]) for name in first}
     floats = any(x.is_floating_point() for x in stacked.values())
     aside = {name: x for name, x in stacked.items() if floats and not x.is_floating_point()}
-    parts = [x.flatten(1) for name, x in stacked.items() if name not in aside]
+    parts = [
+        x.reshape(len(x), entries[name].size) for name, x in stacked.items() if name not in aside
+    ]
     x = _joined(parts)
     require(f"{subject}[0]", tuple(entries), x.shape[1] >= 1, "a row of one number at least")
     return x, Form(entries, False, isinstance(rows[0], OrderedDict), aside)

@@ -14,7 +14,7 @@ from fedbench.api import Defense, Findings, Prefilter, ServerView, Traits, hooks
 from fedbench.api.defense import Stage
 from fedbench.api.prefilter import transform
 from fedbench.core import registry
-from fedbench.core.blame import ask
+from fedbench.core.blame import ask, shown
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout
@@ -31,6 +31,7 @@ from fedbench.functional.signatures import (
 )
 from fedbench.payload import FloatVectors, Payload
 
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 UNWEIGHTED = "gnores the clients' sizes"  # rules say so, and a conformance test makes sure
 X = Argument("x", "Rows", "Rows, one for each client; a tensor, an array, vectors or state dicts.")
 WEIGHTS = Argument(
@@ -273,6 +274,9 @@ def _view(
     if root is not None:
         own = forms.read_row(f"{label}(root=)", root, form, like)
         root = forms.message(own[None], form.sizes)
+    findings = given.get("findings")
+    good = findings is None or isinstance(findings, Findings)
+    require(f"{label}(findings=)", findings, good, "a fedbench.functional.Findings")
     layout = form.layout
     if network is not None:
         layout = Layout.of(network.shapes)
@@ -280,42 +284,66 @@ def _view(
     return ServerView(
         weights=_numbers(f"{label}(weights=)", given.get("weights"), n),
         broadcast=broadcast,
-        step=given.get("step") or 0,
+        step=step_of(label, given.get("step")),
         key=key_of(label, 0 if key is None else key),
         expected=n,
         ids=_ids(f"{label}(ids=)", given.get("ids"), n),
         layout=layout,
         network=network,
         root=root,
-        findings=given.get("findings") or Findings(),
+        findings=Findings() if findings is None else findings,
     )
 
 
 def key_of(label: str, key: int | Key) -> Key:
     """Return the stream of an integer of 64 bits, or a key as it is."""
     if isinstance(key, Key):
+        require(f"{label}(key=)", key, not key.stacked, "a key of one stream")
         return key
     good = isinstance(key, int) and not isinstance(key, bool) and 0 <= key < 2**64
     require(f"{label}(key=)", key, good, "an integer from 0 to 2**64 - 1")
     return Key(key)
 
 
+def step_of(label: str, step: Any) -> int:
+    """Return the number of a round; None is the first."""
+    good = isinstance(step, int) and not isinstance(step, bool) and step >= 0
+    require(f"{label}(step=)", step, step is None or good, "an integer >= 0")
+    return int(step or 0)
+
+
 def _numbers(subject: str, weights: Any, n: int) -> Tensor:
     if weights is None:
         return torch.ones(n, dtype=torch.float64)
-    sizes = torch.as_tensor(weights).detach().cpu().to(torch.float64)
-    good = sizes.shape == (n,) and bool((sizes >= 0).all()) and 0 < float(sizes.sum()) < torch.inf
-    require(subject, weights, good, f"{n} numbers >= 0 with a sum > 0")
-    return sizes
+    given = _tensor(weights)
+    if given is not None and given.shape == (n,) and not given.is_complex():
+        sizes = given.to(torch.float64)
+        if bool((sizes >= 0).all()) and 0 < float(sizes.sum()) < torch.inf:
+            return sizes
+    raise ConfigError(f"{subject} must be {n} numbers >= 0 with a sum > 0, got {_listed(weights)}")
 
 
 def _ids(subject: str, ids: Any, n: int) -> Tensor:
     if ids is None:
         return torch.arange(n)
-    numbers = torch.as_tensor(ids).detach().cpu()
-    good = numbers.shape == (n,) and not numbers.is_floating_point()
-    require(subject, ids, good and len(set(numbers.tolist())) == n, f"{n} different integers")
-    return numbers.to(torch.int64)
+    numbers = _tensor(ids)
+    whole = numbers is not None and numbers.shape == (n,) and numbers.dtype in INTEGERS
+    if numbers is not None and whole and len(set(numbers.tolist())) == n:
+        return numbers.to(torch.int64)
+    raise ConfigError(f"{subject} must be {n} different integers, got {_listed(ids)}")
+
+
+def _tensor(values: Any) -> Tensor | None:
+    """Return numbers as a tensor on the CPU; None for what torch makes none of."""
+    try:
+        return torch.as_tensor(values).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def _listed(values: Any) -> str:
+    """Describe numbers in one line, those of a list by themselves."""
+    return repr(values) if isinstance(values, list | tuple | range) else shown(values)
 
 
 def _variations(cls: type[Stage]) -> Iterator[Stage]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import keyword
+import math
 import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -85,7 +86,7 @@ def checked_fields(label: str, cls: type[Any], given: Mapping[str, Any]) -> dict
     hints = get_type_hints(cls)
     checked: dict[str, Any] = {}
     for name, value in given.items():
-        plain = value.item() if hasattr(value, "item") else value
+        plain = value.item() if hasattr(value, "item") and math.prod(value.shape) == 1 else value
         hint = int if name == "f" else hints[name]
         if plain is None and name != "f" and type(None) in get_args(hint):
             checked[name] = None

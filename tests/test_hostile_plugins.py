@@ -649,6 +649,51 @@ def test_contract_tests_of_protocols_and_mechanisms_blame_the_hook_that_was_wron
         assert problem in text, text
 
 
+def test_contract_tests_see_what_is_no_function_of_one_client_and_what_was_written_into() -> None:
+    fedavg = FedAvg()
+
+    def counting(tree: Any, batches: Any, grad: Any, key: Any, memory: Any) -> Any:
+        memory["rounds"].add_(1)
+        return fedavg.local_update(tree, batches, grad, key, memory)
+
+    def coupled(shared: Any, updates: Any, keys: Any, memory: Any) -> Any:
+        return float_rows(updates - 0.1 * updates.mean(dim=0)), memory
+
+    def doubled(shared: Any, updates: Any, keys: Any, memory: Any) -> Any:
+        return float_rows(updates.mul_(2)), memory
+
+    def moved(shared: Any, state: Any, aggregate: Any, n: int, key: Any) -> Any:
+        return state.copy_(aggregate)
+
+    def scaled(shared: Any, state: Any, aggregate: Any, n: int, key: Any) -> Any:
+        return fedavg.server_step(shared, state, aggregate.mul_(2), n, key)
+
+    def blurred(shared: Any, state: Any, clients: Any, key: Any) -> Any:
+        return float_rows(state[None] + torch.rand(()))
+
+    def drifting(shared: Any, state: Any, aggregate: Any, n: int, key: Any) -> Any:
+        return fedavg.server_step(shared, state, aggregate + torch.rand(()), n, key)
+
+    def median(updates: Any, reference: Any, keys: Any, state: Any) -> Any:
+        y = (updates - reference).nan_to_num(0)
+        norms = y.norm(dim=1, keepdim=True)
+        return reference + y * (norms.median() / norms.clamp_min(1e-9)).clamp_max(1), state
+
+    remembers = {"memory": lambda shared: {"rounds": torch.zeros(1)}}
+    for methods, problem in (
+        (remembers | {"local_update": counting}, "local_update wrote into its tree or its memory"),
+        ({"message": coupled}, "a client's message depends on others"),
+        ({"message": doubled}, "message wrote into its updates or its memories"),
+        ({"server_step": moved}, "server_step wrote into the state that it was handed"),
+        ({"server_step": scaled}, "server_step wrote into the aggregate"),
+        ({"server_step": drifting}, "server_step is not a function of what it is handed"),
+        ({"broadcast": blurred}, "broadcast is not a function of its key"),
+    ):
+        assert problem in told(partial(check_protocol, made("Odd", FedAvg, bound(**methods))))
+    clipping = made("Leaky", Mechanism, bound(on_updates=median))
+    assert "depends on others" in told(partial(check_mechanism, clipping, fedavg))
+
+
 @contextmanager
 def interrupts(handler: Any) -> Iterator[None]:
     """Ctrl-C is handled so, whatever CI does with it."""

@@ -99,6 +99,13 @@ def _updates(
     torch.testing.assert_close(
         turned, out[order], equal_nan=True, msg="a client's noise depends on other clients"
     )
+    for row in range(len(updates)):
+        alone, _ = mechanism.on_updates(
+            updates[row : row + 1], reference[row : row + 1], [keys[row]], mechanism.init()
+        )
+        torch.testing.assert_close(
+            alone, out[row : row + 1], equal_nan=True, msg="a client's protection depends on others"
+        )
     return out
 
 

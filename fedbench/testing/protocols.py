@@ -1,11 +1,12 @@
 """Contract tests of protocols."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Batches, Shared, hooks
+from fedbench.api import Batches, Memory, Shared, hooks
 from fedbench.api.protocol import DpEvent, Protocol
 from fedbench.core.blame import title
 from fedbench.core.errors import IllegalPayloadError
@@ -14,6 +15,7 @@ from fedbench.core.trees import Layout, Tree
 from fedbench.executors.training import Client, Loop, Schedule
 from fedbench.executors.vmap import Padded
 from fedbench.payload import Payload
+from fedbench.payload.packets import Packet
 from fedbench.privacy.clients import compress
 from fedbench.testing.classes import must_be, must_send_one_alphabet
 from fedbench.testing.contracts import (
@@ -31,8 +33,9 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     """Play a protocol through one round of `NETWORK`.
 
     In float64 the loop and the stacked executor agree but for rounding, in updates, in memories and
-    in the messages made of them; messages keep the laws of payloads; the server's state goes in
-    and comes out; the model computes.
+    in the messages made of them; a client's message depends on no other client's; messages keep the
+    laws of payloads; the server's state goes in and comes out; hooks write into nothing that they
+    were handed, and answer the same when they are asked again; the model computes.
     """
     must_be("protocol", protocol, "check_protocol")
     must_send_one_alphabet(protocol)
@@ -55,6 +58,7 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     payload, _ = hooks.message(protocol, shared, updates, keys, memory)
     _must_be_legal(protocol, "message", payload)
     check_payload(payload)
+    _check_messages(protocol, shared, updates, keys, memory)
 
     if protocol.agreed is not None:
         blank = protocol.memory(shared)
@@ -73,8 +77,10 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     aggregate = payload.values().double().mean(dim=0)
     sizes = (aggregate, len(clients), Key(10))
     step = hooks.Hook(protocol, "server_step")
-    state = step(shared, state, *sizes)
-    step.must(state is not None, "the next state", state)
+    after = step(shared, state, *sizes)
+    step.must(after is not None, "the next state", after)
+    _check_steps(protocol, shared, state, after, *sizes)
+    state = after
     model = hooks.model(protocol, NETWORK.shapes, shared, state, Key(11))
     for tree in [model] if isinstance(model, dict) else model:
         assert bool(torch.isfinite(NETWORK.logits(tree, clients[0].x)).all())
@@ -117,7 +123,10 @@ def _check_local_update(protocol: Protocol[Any], shared: Shared, client: Client)
 
     hook = hooks.Hook(protocol, "local_update")
     given = (dict(client.tree), batches, still, client.key, dict(client.memory))
+    before = _copied([client.tree, client.memory])
     tree, memory = hook.pair(*given, remedy="write: return tree, memory")
+    left = _alike(before, [client.tree, client.memory])
+    assert left, f"{title(protocol)}: local_update wrote into its tree or its memory"
     hook.must(hooks.is_tree(tree), "(a dict of tensors, memory)", tree)
     layout = protocol.trained(shared)
     wanted = dict(zip(layout.names, layout.shapes, strict=True))
@@ -128,6 +137,58 @@ def _check_local_update(protocol: Protocol[Any], shared: Shared, client: Client)
     good = hooks.is_tree(memory) and names <= set(memory)
     rule = "a memory of tensors, and the names that it began with among them"
     hook.must(good, rule, memory, "write: return tree, memory")
+
+
+def _check_messages(
+    protocol: Protocol[Any],
+    shared: Shared,
+    updates: Tensor,
+    keys: Sequence[Key],
+    memory: Sequence[Memory],
+) -> None:
+    """Require of each client alone the message that it sends among others, but for rounding."""
+    given = [{"": updates}, *memory]
+    before = _copied(given)
+    together, _ = hooks.message(protocol, shared, updates, keys, memory)
+    left = _alike(before, given)
+    assert left, f"{title(protocol)}: message wrote into its updates or its memories"
+    for row in range(len(updates)):
+        own = (updates[row : row + 1], keys[row : row + 1], memory[row : row + 1])
+        alone, _ = hooks.message(protocol, shared, *own)
+        pair = (alone.values()[0].double(), together.values()[row].double())
+        rounded = torch.isclose(*pair, rtol=1e-3, atol=1e-4).double().mean()
+        assert float(rounded) > 0.99, f"{title(protocol)}: a client's message depends on others"
+
+
+def _check_steps(
+    protocol: Protocol[Any], shared: Shared, state: Any, after: Any, *given: Any
+) -> None:
+    """Require that a step leaves the state as it was, and that it can be taken again.
+
+    States are compared by what the server sends.
+    """
+
+    def sent(state: Any) -> list[Packet]:
+        return hooks.broadcast(protocol, shared, state, range(4), Key(9)).encode()
+
+    name = title(protocol)
+    before = given[0].clone()
+    first = sent(protocol.init(shared))
+    assert sent(protocol.init(shared)) == first, f"{name}: broadcast is not a function of its key"
+    assert sent(state) == first, f"{name}: server_step wrote into the state that it was handed"
+    moved = sent(after)
+    repeated = sent(protocol.server_step(shared, state, *given))
+    assert torch.equal(given[0], before), f"{name}: server_step wrote into the aggregate"
+    assert repeated == moved, f"{name}: server_step is not a function of what it is handed"
+
+
+def _copied(given: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
+    return [x.clone() for named in given for x in named.values()]
+
+
+def _alike(before: Sequence[Tensor], given: Sequence[Mapping[str, Tensor]]) -> bool:
+    """Return whether tensors that a hook was handed are still those that were ``before``."""
+    return all(map(torch.equal, before, _copied(given)))
 
 
 def _must_be_legal(protocol: Protocol[Any], name: str, sent: Payload) -> None:

@@ -649,6 +649,17 @@ def test_a_line_of_an_attack_goes_over_the_realised_share_from_the_run_without_m
     assert any(map(line_of.fullmatch, shown)), shown
 
 
+def test_a_run_without_any_rows_has_no_malicious_ones() -> None:
+    # Poisson sampling of few clients may draw nobody in any round.
+    scenario = Scenario(attack="sign-flip", malicious=0.1, sampling="poisson")
+    nobody = [sample_round(step, 0.5, clients=[], malicious=0) for step in (0, 1)]
+    empty = sample_record(scenario, nobody, {})
+    assert share.realised(empty) == 0.0
+    table = rows({Cell(scenario): [empty]})
+    assert not share.shows(table)
+    assert [line.points[0][0] for line in share.lines(table)] == [0.0]
+
+
 def in_cohorts() -> list[summary.Row]:
     """One system with and without an attack, two seeds of four rounds of ten rows each.
 
@@ -903,6 +914,20 @@ def test_a_narrow_heat_map_keeps_the_strongest_attacks_and_says_so() -> None:
     assert {"pga", "none (clean)", "worst case"} <= set(chosen)
     assert not {"mimic", "alie"} & set(chosen)
     assert "20.0" in chosen  # the worst case is that of all attacks
+
+
+def test_maps_with_heads_that_are_taller_than_a_narrow_page_have_room() -> None:
+    # Each map has columns of its own, whose names are written above it in several lines.
+    names = ("fedavg", "fsl", "signsgd", "fedpm")
+    left = {
+        protocol: {f"alie:z={z + 10 * j}.25,knows=all": 0.5 for j in range(3)}
+        for z, protocol in enumerate(names)
+    }
+    many = tried({protocol: {"none": 0.9, **found} for protocol, found in left.items()})
+    figure = heatmap.compose(many, layout.View(width=layout.NARROWEST))
+    assert figure.get_figwidth() == layout.NARROWEST
+    heights = [axes.get_position().height * figure.get_figheight() for axes in figure.axes]
+    assert heights == pytest.approx([heatmap.LANE] * len(names), abs=0.02)
 
 
 def test_impact_charts_show_chosen_attacks_or_the_strongest_of_many(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -82,25 +83,39 @@ class Page:
         """Make the panels of the first column ``inches`` high; `ConfigError` if it is too tall."""
         first = self.panels[:: self.columns]
         extra = 3.0  # for titles, ticks and labels; corrected when they are measured
-        for _ in range(4):
+        measured = 0
+        while measured < 4:
             height = self.head + inches + extra + self.foot
             if not height <= TALLEST:
                 raise ConfigError(
                     f"a figure must be at most {TALLEST:g} inches tall, got {height:.0f}; "
-                    "plot fewer records"
+                    "plot fewer records, or choose a larger width"
                 )
             self.figure.set_figheight(height)
             side = MARGIN / self.figure.get_figwidth()
             share = 1 - (self.head + self.foot) / height
             rect = (side, self.foot / height, 1 - 2 * side, share)
             self.figure.set_layout_engine("constrained", rect=rect, w_pad=0.08, h_pad=0.06)
-            self.figure.draw_without_rendering()
+            if not self._laid_out():  # the texts leave nothing for the panels
+                extra *= 2
+                continue
+            measured += 1
             drawn = height * sum(axes.get_position().height for axes in first)
             if abs(inches - drawn) < 0.01:
                 break
             extra += inches - drawn
         self.figure.set_layout_engine("none")
         return self.figure
+
+    def _laid_out(self) -> bool:
+        """Place everything; return False if that had no room, and all stays where it was."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "constrained_layout not applied", UserWarning)
+            try:
+                self.figure.draw_without_rendering()
+            except UserWarning:
+                return False
+        return True
 
 
 def page(

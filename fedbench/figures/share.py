@@ -52,8 +52,9 @@ def owned(round: Round) -> float:
 
 
 def realised(record: Record) -> float:
-    """Return the mean of `owned` over the rounds of a run that had any rows."""
-    return statistics.fmean(owned(r) for r in record.rounds if r.clients)
+    """Return the mean of `owned` over the rounds of a run that had any rows; 0 without any."""
+    shares = [owned(r) for r in record.rounds if r.clients]
+    return statistics.fmean(shares) if shares else 0.0
 
 
 def share(row: Row) -> float:

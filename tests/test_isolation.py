@@ -390,6 +390,38 @@ def test_what_goes_wrong_in_a_child_or_its_fork_is_an_error_here(install: Instal
     assert run(attack="odd:how=keeps")
 
 
+PICKY = """
+from dataclasses import dataclass
+from fedbench.api import Attack, Defense
+
+@dataclass(frozen=True, kw_only=True)
+class Picky(Defense):
+    def tolerates(self, n):
+        return 0
+
+    def aggregate(self, received, state, view):
+        raise ZeroDivisionError("picky today")
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped(Attack):
+    def craft(self, view, memory):
+        raise ExceptionGroup("several", [ValueError("one")])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolate", [False, True])
+def test_a_rule_that_fails_when_an_attack_asks_it_is_blamed_itself(
+    isolate: bool, install: Install
+) -> None:
+    install(PICKY, {"rule-picky": "Picky", "grouped": "Grouped"})
+    blamed = r"^defense rule-picky \(.*\): aggregate in round 0 raised ZeroDivisionError: picky"
+    with pytest.raises(PluginError, match=blamed):
+        run(attack="dyn-opt", defense="rule-picky", isolate=isolate)
+    with pytest.raises(PluginError, match=r"raised .*ExceptionGroup: several"):
+        run(attack="grouped", isolate=isolate)
+
+
 @pytest.mark.slow
 def test_gradients_are_changed_client_by_client_or_it_is_refused(install: Install) -> None:
     install(SPIES, PLUGINS)

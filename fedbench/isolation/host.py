@@ -1,6 +1,7 @@
 """An isolated process as its parent sees it: calls of hooks, and answers to their questions."""
 
 import builtins
+import contextlib
 import io
 import os
 import re
@@ -95,15 +96,21 @@ class Child:
         if apart:
             self._tell((APART, (), released), hook)
         self._tell((hook, arguments, [] if apart else released), hook)
+        other: PluginError | None = None  # of a rule that was queried: it is to blame, as without
         while True:
             message = self._hear(hook, form)
             if message["is"] == "done":
                 return message["value"]
             if message["is"] == "failed":
+                if other is not None and message["message"] == str(other):
+                    raise other
                 raise _as_error(message)
             try:
                 question = (answers or {})[message["name"]]
                 answer: tuple[str, Any] = ("answer", question(*message["arguments"]))
+            except PluginError as error:
+                other = error
+                answer = ("raise", ("FedbenchError", str(error)))
             except Exception as error:
                 answer = ("raise", (type(error).__name__, str(error)))
             self._tell(answer, hook)
@@ -180,9 +187,10 @@ def _as_error(failure: Mapping[str, Any]) -> Exception:
     error: Exception
     if cls is PluginError:  # from a link of a chain, or a rule that an attack queried
         error = FedbenchError(message)
-    elif isinstance(cls, type) and issubclass(cls, Exception) and not issubclass(cls, UnicodeError):
-        error = cls(message)
     else:
         error = RuntimeError(f"{name}: {message}")
+        if isinstance(cls, type) and issubclass(cls, Exception):
+            with contextlib.suppress(TypeError):  # some are made of more than a message
+                error = cls(message)
     error.add_note(str(failure["trace"]))
     return error

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -216,6 +217,9 @@ def test_a_client_that_does_not_answer_is_left_out_of_the_round() -> None:
     assert (traffic.sent, traffic.accepted) == (3, 3)
     told = {request.number: request.arrived for request in server.open(ids, 1)}
     assert [told[i] for i in ids] == [-1, 0, 0, 0]  # both ends know what arrived
+    request = next(request for request in server.open(ids, 1) if request.arrived == 0)
+    with pytest.raises(ConfigError, match="must remember its message of round 0"):
+        client.train(request, samples, b"")  # or the server would add a change to another row
 
 
 def test_a_rule_is_shown_the_broadcasts_of_those_whose_messages_came() -> None:
@@ -231,6 +235,39 @@ def test_a_rule_is_shown_the_broadcasts_of_those_whose_messages_came() -> None:
     sent = {r.number: client.train(r, samples, b"")[0] for r in requests[1:]}
     assert server.close(sent, ids, 0).accepted == 3
     assert identical(server.broadcast, theirs.take([1, 2, 3]))
+
+
+ALPHABET = """
+from dataclasses import dataclass
+
+from fedbench.payload import FloatVectors
+from fedbench.protocols.fedavg import FedAvg
+
+
+@dataclass(frozen=True, eq=False)
+class Weights(FloatVectors):
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(FedAvg):
+    def broadcast(self, shared, state, clients, key):
+        return Weights(super().broadcast(shared, state, clients, key).x)
+"""
+
+
+def test_a_protocol_of_another_package_broadcasts_an_alphabet_of_its_own(
+    install: Callable[[str, dict[str, str]], Any],
+) -> None:
+    install(ALPHABET, {"protocol-own": "Own"})
+    settings = dataclasses.replace(SMALL, protocol="protocol-own")
+    server = Server(settings, example.lenet())
+    client = Client(settings, example.lenet())
+    for i in range(6):
+        server.enrol(i, 10)
+    (request,) = server.open([2], 0)
+    packet, _ = client.train(request, example.digits(2, 6, SEED), b"")
+    assert server.close({2: packet}, [2], 0).accepted == 1
 
 
 HOSTILE: dict[str, tuple[Any, dict[str, Any], str]] = {

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Grad, Gradient, Mechanism, Memory
-from fedbench.core.errors import IllegalPayloadError, require
+from fedbench.core.errors import ConfigError, IllegalPayloadError, require
+from fedbench.core.sources import package_of
 from fedbench.core.trees import Tree
 from fedbench.deployment.draws import FromSystem, SystemKey
 from fedbench.deployment.settings import Settings, draws_noise, require_fit
@@ -127,23 +128,28 @@ class Client:
         require("task.data()", labels, in_range, f"labels from 0 to {network.classes - 1}")
 
     def _read(self, request: Request) -> Payload:
-        form = form_of(request.form)
+        form = form_of(request.form, package_of(type(self.protocol)))
         broadcast, _ = type(form).decode([request.packet], form.spec, self.shared.device)
         if broadcast is None:
             raise IllegalPayloadError("a broadcast must decode to its form, got other bytes")
         return broadcast
 
     def _memory(self, remembered: bytes, arrived: int) -> Memory:
-        """Return the protocol's memory, with what both ends agree on since a message arrived."""
-        if not remembered:
-            blank: Memory = self.protocol.memory(self.shared)
-            return blank
-        last: dict[str, Any] = decode(remembered)
+        """Return the protocol's memory, with what both ends agree on since a message arrived.
+
+        `ConfigError` if the server builds on a message that this client no longer remembers.
+        """
+        last: dict[str, Any] = decode(remembered) if remembered else {"memory": {}, "step": -1}
         memory: Memory = last["memory"] or self.protocol.memory(self.shared)
         name = self.protocol.agreed
-        if name is not None and arrived == last["step"]:
-            memory = memory | {name: last["sent"]}
-        return memory
+        if name is None:
+            return memory
+        if arrived > last["step"]:
+            raise ConfigError(
+                f"a client of {type(self.protocol).__name__} must remember its message of round "
+                f"{arrived}, which the server goes on from, got a memory that was lost; start anew"
+            )
+        return memory | {name: last["sent"]} if 0 <= arrived == last["step"] else memory
 
     def wrap_grad(self, gradient: Gradient) -> Grad:
         """Return the gradient that the mechanism protects, with noise of the operating system."""

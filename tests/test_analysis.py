@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -54,6 +55,24 @@ def test_what_is_no_record_is_left_out_with_a_warning_that_points_here(tmp_path:
     with pytest.warns(UserWarning, match=r"skipped: .*notes\.json is no record") as warned:
         store(tmp_path, made())
     assert warned[0].filename == __file__
+
+
+def test_a_run_that_was_played_again_with_another_plug_in_is_loaded_once(tmp_path: Path) -> None:
+    records = [made(seed=seed) for seed in (0, 1)]
+    again = records[0].model_copy(update={"id": "0" * 16})  # whose file stands before the others
+    for number, record in enumerate([records[1], again, records[0]]):
+        record.write(tmp_path)
+        os.utime(tmp_path / record.file_name, (number, number))
+    with pytest.warns(UserWarning, match="1 of the runs in .* repeat cell and seed") as warned:
+        results = load(tmp_path)
+    assert warned[0].filename == __file__
+    assert isinstance(results, Results)
+    assert [r.id for r in results] == [r.id for r in records]
+    os.utime(tmp_path / again.file_name, (9, 9))
+    with pytest.warns(UserWarning, match="and are left out"):
+        results = load(tmp_path)
+    assert isinstance(results, Results)
+    assert {r.id for r in results} == {again.id, records[1].id}
 
 
 def test_both_versions_of_a_run_are_loaded_but_not_drawn(tmp_path: Path) -> None:

@@ -54,6 +54,34 @@ def test_a_budget_is_turned_into_noise(mechanism: str, command: Command) -> None
     assert next(iter(report["prices"].values()))["epsilon"] == pytest.approx(2, rel=0.01)
 
 
+def test_what_epsilon_protects_and_from_whom_is_said(command: Command, tmp_path: Path) -> None:
+    typed = ("--rounds", 5, "--out", tmp_path)
+    code, out, _ = command("privacy", "-m", "dp-sgd:clip=1,z=1", *typed)
+    words = " ".join(out.split())
+    assert code == 0
+    assert "protects one example of the 600 of a client (batches of 32, 1 epoch a round)" in words
+    assert "who sees the message of each client, or less; zero-out" in words
+    assert "weak" not in words
+    code, out, _ = command("privacy", "-m", "dp-fedavg:clip=1,z=0.3", *typed)
+    words = " ".join(out.split())
+    assert code == 0
+    assert "protects all data of a client" in words
+    assert "who sees the models that the server deploys; replace-one" in words
+    assert "weak every ε above 10: odds may change by more than e^10, 22,026 times" in words
+    code, out, _ = command("privacy", "-m", "dp-sgd:clip=1,z=1", *typed, "--format", "json")
+    assert (code, json.loads(out)["unit"]) == (0, "example")
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_an_epsilon_that_nobody_proved_is_refused_before_anything_is_printed(
+    form: str, command: Command, tmp_path: Path
+) -> None:
+    typed = ("-m", "dp-fedavg:clip=1,z=1", "--rounds", 5, "--sees", "messages", "--format", form)
+    code, out, err = command("privacy", *typed, "--out", tmp_path)
+    assert (code, out) == (2, "")
+    assert "--sees messages: the server's noise comes after what is seen there" in err
+
+
 def test_stratified_cohorts_are_priced_without_amplification(command: Command) -> None:
     typed = ("-m", "dp-fedavg:z=8", "--clients", 50, "--rounds", 200, "--format", "json")
 

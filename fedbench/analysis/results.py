@@ -13,8 +13,8 @@ from fedbench.core.errors import require
 from fedbench.experiment.record import Record
 from fedbench.results import extract
 from fedbench.results.fields import Entry
-from fedbench.results.gather import ARCHIVE, cells_of, collect, require_once
-from fedbench.results.query import Each, Query
+from fedbench.results.gather import ARCHIVE, cells_of, collect, last_of_each, require_once
+from fedbench.results.query import REPEATED, Each, Query
 from fedbench.tables.entries import USUAL, ResultsPage
 
 if TYPE_CHECKING:
@@ -30,15 +30,24 @@ WIDTH = 100  # characters of a line in a shell
 def load(path: str | Path) -> Results | Record:
     """Load what runs have written: the record in a file, or all records of a folder.
 
-    A folder is the ``--out`` of a sweep; what is no record in it is left out with a warning. An
-    archive (``.jsonl.gz``) is as a folder.
+    A folder is the ``--out`` of a sweep; what is no record in it is left out with a warning, and so
+    are runs that were played again later with another version of somebody's plug-in. An archive
+    (``.jsonl.gz``) is as a folder.
 
     Raises:
         ConfigError: there is no record, or the file was changed since its run wrote it.
     """
     path = Path(path)
     if path.is_dir() or path.name.endswith(ARCHIVE):
-        return Results(collect([path], lambda why: warnings.warn(f"skipped: {why}", stacklevel=5)))
+        records = collect([path], lambda why: warnings.warn(f"skipped: {why}", stacklevel=5))
+        last = last_of_each(records, path)
+        if repeated := len(records) - len(last):
+            warnings.warn(
+                f"{repeated} of the runs in {path} {REPEATED}, and are left out; "
+                "fedbench.load(FILE) reads one",
+                stacklevel=2,
+            )
+        return Results(last)
     (record,) = collect([path])
     return record
 

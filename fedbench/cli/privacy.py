@@ -32,6 +32,13 @@ HEADS = {
     "hidden-sum": "sum, not\nwho sent",
     "model": "the\nmodels",
 }
+VIEWS = {
+    "messages": "who sees the message of each client",
+    "sum": "who sees the sum of the messages, and who took part",
+    "hidden-sum": "who sees the sum of the messages alone",
+    "model": "who sees the models that the server deploys",
+}
+WEAK = 10.0  # epsilon above which a claim says little
 CHOICES = {"sees": Sees, "sampling": Sampling, "adjacency": Adjacency, "cohorts": Cohorts}
 MEANINGS = {
     "randomized-response": "exact for bits, whatever they say: the Binomial tail",
@@ -118,16 +125,19 @@ def privacy(
     kind, text = ("protocol", protocol) if mechanism is None else ("mechanism", mechanism)
     plugin = registry.load(kind, text)
     view: Sees = sees or ("model" if getattr(plugin, "central", False) else "messages")
+    unit = getattr(plugin, "unit", "client")
     plan = PrivacyPlan(**fields, dim=dim, samples=samples, participations=participations)
     if target_epsilon is not None:
         plugin = calibrated(plugin, plan, view, target_epsilon)
         text = with_parameter(text, plugin.knob[0], getattr(plugin, plugin.knob[0]))
     costs = prices(plugin, plan)
+    if sees is not None:
+        plan.price(plugin, sees)  # refuses what nobody proved before anything is printed
     if format == "json":
-        print(as_json(text, plan, costs))
+        print(as_json(text, plan, costs, unit))
         return
     console = Console()
-    console.print(report(text, plan, costs, console.options))
+    console.print(report(text, plan, costs, unit, console.options))
     writable(out)
     path = out / "privacy.png"
     save(compose(curve(plugin, plan, view), text, plan, view), path)
@@ -144,13 +154,22 @@ def with_parameter(text: str, name: str, value: float) -> str:
     return registry.joined(plugin, given | {name: f"{value:g}"})
 
 
-def report(name: str, plan: PrivacyPlan, prices: Prices, options: ConsoleOptions) -> Group:
-    """Lay out the price before every adversary, or why nobody can tell it, for a terminal."""
+def report(
+    name: str, plan: PrivacyPlan, prices: Prices, unit: str, options: ConsoleOptions
+) -> Group:
+    """Lay out the price before every adversary, or why nobody can tell it, for a terminal.
+
+    ``unit`` is what the mechanism protects: all data of a ``client``, or one ``example`` of one.
+    """
     mean = "" if plan.participations else " (the mean)"
+    protects = "all data of a client"
+    if unit == "example":
+        steps = f"batches of {plan.batch_size}, {counted(plan.epochs, 'epoch')} a round"
+        protects = f"one example of the {plan.samples} of a client ({steps})"
     head = (
         f"ε at δ = {plan.delta:g} after {counted(plan.rounds, 'round')}; "
         f"{plan.per_round} of {plan.clients} clients a round ({plan.sampling}), "
-        f"one takes part in {plan.times}{mean}; d = {plan.dim}"
+        f"one takes part in {plan.times}{mean}; d = {plan.dim}; protects {protects}"
     )
     costs = {see: cost for see, cost in prices.items() if not isinstance(cost, NoTheorem)}
     return Group(
@@ -182,11 +201,18 @@ def terms(prices: Prices, costs: Mapping[Sees, PrivacyCost]) -> list[tuple[str, 
     terms = [(name, text) for name, text in MEANINGS.items() if name in names]
     for see, refusal in prices.items():
         if see in costs:
-            covers = f"{costs[see].adjacency}; {costs[see].sampler}"
-            terms.append((see if len(prices) > 1 else "ε", covers))
+            alone = len(prices) == 1
+            less = ", or less" if alone and see == "messages" else ""
+            covers = f"{VIEWS[see]}{less}; {costs[see].adjacency}; {costs[see].sampler}"
+            terms.append(("ε" if alone else see, covers))
         else:
             terms.append((see, f"refused: {refusal}"))
-    return [*terms, (LEAST, "the least bound, which is the ε that holds; natural logarithms")]
+    terms.append((LEAST, "the least bound, which is the ε that holds; natural logarithms"))
+    if costs and min(cost.epsilon for cost in costs.values()) > WEAK:
+        odds = f"e^{WEAK:g}, 22,026 times"
+        weak = f"every ε above {WEAK:g}: odds may change by more than {odds}, so little is promised"
+        terms.append(("weak", weak))
+    return terms
 
 
 def _bound(cost: PrivacyCost | None, name: str) -> str:
@@ -195,10 +221,10 @@ def _bound(cost: PrivacyCost | None, name: str) -> str:
     return nats(cost.bounds[name]) + (f" {LEAST}" if cost.winner == name else "  ")
 
 
-def as_json(name: str, plan: PrivacyPlan, prices: Prices) -> str:
+def as_json(name: str, plan: PrivacyPlan, prices: Prices, unit: str) -> str:
     """Write the same as JSON; what is not finite is null."""
     costs = {
         see: {"refused": str(cost)} if isinstance(cost, NoTheorem) else asdict(cost)
         for see, cost in prices.items()
     }
-    return document({"mechanism": name, "plan": asdict(plan), "prices": costs})
+    return document({"mechanism": name, "unit": unit, "plan": asdict(plan), "prices": costs})

@@ -146,8 +146,12 @@ def cells(runs: Sequence[Entry], intervals: bool = True) -> tuple[list[Entry], i
             cell["worst_by_seed"] = lowest
         worst, _ = min(group, key=lambda pair: (pair[0]["accuracy"], pair[0]["attack"]))
         worst["worst"] = True
-    repeated = len(runs) - len(set(keys))
-    return [{name: cell[name] for name in CELL} for cell in made], repeated
+    return [{name: cell[name] for name in CELL} for cell in made], repeated(runs)
+
+
+def repeated(runs: Sequence[Entry]) -> int:
+    """Count the runs that repeat a seed of their cell, see `cells`."""
+    return len(runs) - len({(_SAME(run), run["seed"], run["data_seed"]) for run in runs})
 
 
 def _cell(runs: Sequence[Entry], data_seed: int | None, intervals: bool) -> Entry:

@@ -6,7 +6,7 @@ import gzip
 import math
 import stat
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +69,26 @@ def require_once(records: Iterable[Record]) -> None:
                 f"of code {other.environment.fedbench} and {record.environment.fedbench}; "
                 "move those of one version to another folder"
             )
+
+
+def last_of_each(records: Sequence[Record], folder: Path) -> list[Record]:
+    """Return the records without those whose run the same code has played again later.
+
+    The id of a run also depends on plug-ins of other packages, which its scenario does not tell
+    apart. Later is whose file in the folder was written later.
+    """
+
+    def written(record: Record) -> int:
+        try:
+            return (folder / record.file_name).stat().st_mtime_ns
+        except OSError:  # a line of an archive
+            return 0
+
+    def run(record: Record) -> tuple[Scenario, str, str]:
+        return record.scenario, record.environment.fedbench, record.environment.device
+
+    last = {run(record): record for record in sorted(records, key=written)}
+    return [record for record in records if last[run(record)] is record]
 
 
 def _folder(folder: Path, skipped: Callable[[str], None]) -> Iterator[Record]:

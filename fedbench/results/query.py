@@ -15,7 +15,7 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.measurements import Kind
 from fedbench.results import index
-from fedbench.results.aggregate import INTERVAL, cells, place
+from fedbench.results.aggregate import INTERVAL, cells, place, repeated
 from fedbench.results.fields import CELL, FAILED, RUN, Entry, Fields, plugin_parts, require_field
 
 Each = Literal["cell", "run", "failure"]
@@ -24,6 +24,7 @@ FIELDS: dict[Each, Fields] = {"cell": CELL, "run": RUN, "failure": FAILED}
 OF_RUNS = {name: kind for name, kind in RUN.items() if name not in CELL or name == "data_seed"}
 _READS = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
 _ORDERS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+REPEATED = "repeat cell and seed of a later one, perhaps with another version of a plug-in"
 _TEXTUAL = ("plug-in", "name", "texts")
 
 
@@ -87,15 +88,16 @@ class Query:
         """Answer a query for runs or cells from the entries of runs, with more to complain of."""
         complaints = list(complaints)
         if self.each == "run":
+            if number := repeated(_select(runs, self.conditions)):
+                complaints.append(f"{number} of the runs {REPEATED}; in no cell do they count")
             return self._answer(runs, self.conditions, complaints)
         selected = _select(runs, [c for c in self.conditions if c.field in OF_RUNS])
         asked = {*self.columns, *(c.field for c in self.conditions)}
         asked.add((self.sort or "").removeprefix("-"))
-        entries, repeated = cells(selected, intervals=not asked.isdisjoint(INTERVAL))
-        if repeated:
+        entries, number = cells(selected, intervals=not asked.isdisjoint(INTERVAL))
+        if number:
             complaints.append(
-                f"{repeated} of the runs repeat cell and seed of a later one, perhaps with another "
-                "version of a plug-in, and do not count; --each run lists them"
+                f"{number} of the runs {REPEATED}, and do not count; --each run lists them"
             )
         conditions = [c for c in self.conditions if c.field not in OF_RUNS]
         return self._answer(entries, conditions, complaints)

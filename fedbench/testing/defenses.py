@@ -178,18 +178,24 @@ def _check_on(defense: Defense[Any], payload: Payload) -> None:
     assert bool(torch.isfinite(out).all()), f"{name}: the answer is not finite"
     assert torch.equal(payload.values(), before), f"{name}: input was written into"
     says = view.findings.kept is not None
-    assert says == traits.detects, f"{name}: says whom it left out, or does not"
+    assert says == traits.detects, (
+        f"{name}: view.findings.kept is {'set' if says else 'None'}; {_claim('detects', says)}"
+    )
 
     after = copy.deepcopy(later)
     again, _ = hooks.aggregate(defense, payload, later, view.asked())
     assert bool(torch.isfinite(again).all()), f"{name}: in the second round"
-    assert traits.history or later is None, f"{name}: remembers and does not say so"
+    assert traits.history or later is None, (
+        f"{name}: remembers and does not say so; {_claim('history', True)}"
+    )
     for mine, before_it in ((state, untouched), (later, after)):
         torch.testing.assert_close(mine, before_it, msg=f"{name}: its state was written into")
 
     if not traits.randomized:
         other = answer(defense, payload, view.asked(key=Key(12)))
-        assert torch.equal(other, out), f"{name}: draws numbers and is not randomized"
+        assert torch.equal(other, out), (
+            f"{name}: draws numbers and is not randomized; {_claim('randomized', True)}"
+        )
 
     if isinstance(payload, FloatVectors) and defense.tolerates(n) > 0:
         payload = payload.put([0], FloatVectors(torch.full_like(payload.x[:1], 1e8)))
@@ -221,7 +227,13 @@ def _check_on(defense: Defense[Any], payload: Payload) -> None:
         assert bool(left.any()), f"{name}: leaves nothing"
         same = torch.where(left, same, origin)
     if not traits.randomized:
-        torch.testing.assert_close(back.double(), same, rtol=1e-4, atol=1e-4, msg=f"{name}: equal")
+        why = f"{name}: all rows are equal, and another one comes back; {_claim('shrinks', True)}"
+        torch.testing.assert_close(back.double(), same, rtol=1e-4, atol=1e-4, msg=why)
+
+
+def _claim(name: str, value: bool) -> str:
+    """Return the remedy for a trait that is not what the rule does."""
+    return f"write a method traits() that returns Traits({name}={value}), or mend the rule"
 
 
 def _check_sums(defense: Defense[Any], payload: Payload) -> None:
@@ -273,14 +285,17 @@ def _check_equivariance(defense: Defense[Any], x: Tensor) -> None:
     if traits.shift:
         added = 3 * Key(5).normal(x.shape[1])
         moved = answer(defense, FloatVectors(x + added)).double()
-        torch.testing.assert_close(moved, out + added, rtol=1e-4, atol=1e-4, msg="shift")
+        why = f"a vector added to all rows is not added to the answer; {_claim('shift', False)}"
+        torch.testing.assert_close(moved, out + added, rtol=1e-4, atol=1e-4, msg=why)
     if traits.scale:
         scaled = answer(defense, FloatVectors(7 * x)).double()
-        torch.testing.assert_close(scaled, 7 * out, rtol=1e-4, atol=1e-4, msg="scale")
+        why = f"7 times all rows is not 7 times the answer; {_claim('scale', False)}"
+        torch.testing.assert_close(scaled, 7 * out, rtol=1e-4, atol=1e-4, msg=why)
     if traits.mean_at_zero:
         nobody = answer(defense.assuming(0), FloatVectors(x)).double()
         mean = x.double().mean(dim=0)
-        torch.testing.assert_close(nobody, mean, rtol=1e-4, atol=1e-4, msg="f = 0 is not the mean")
+        why = f"f = 0 is not the mean; {_claim('mean_at_zero', False)}"
+        torch.testing.assert_close(nobody, mean, rtol=1e-4, atol=1e-4, msg=why)
 
 
 def _check_breakdown(defense: Defense[Any], x: Tensor) -> None:
@@ -295,7 +310,9 @@ def _check_breakdown(defense: Defense[Any], x: Tensor) -> None:
         for _, rows in list(outliers(x, count + 1))[:4]:
             out = answer(defense, FloatVectors(rows), _attacked(rows, count + 1))
             moved.append(not float(out.abs().max()) < BOUNDED)
-        assert any(moved), f"{count + 1} of {n} rows far away do not move it: not sharp"
+        assert any(moved), (
+            f"{count + 1} of {n} rows far away do not move it: not sharp; {_claim('sharp', False)}"
+        )
 
 
 def _attacked(x: Tensor, count: int) -> ServerView:

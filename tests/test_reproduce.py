@@ -5,11 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
+from conftest import Command
 from pydantic import ValidationError
 from rich.console import Console
 
 import fedbench
-from fedbench.cli import reproduce as command
+from fedbench.cli.reproduce import play as play_exhibit
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.compatibility import resolve
@@ -212,7 +213,7 @@ def test_an_exhibit_is_played_compared_and_kept(tmp_path: Path) -> None:
     exhibit = tiny()
     console = Console(width=100)
     options = Options("cpu", workers=1)
-    found, failed = command.play(console, exhibit, "mini", [0], options, tmp_path / "store")
+    found, failed = play_exhibit(console, exhibit, "mini", [0], options, tmp_path / "store")
     assert found is not None
     assert failed == {}
     assert [set(cell.values) for cell in found.cell] == [{0}, {0}]
@@ -302,3 +303,13 @@ def test_a_claim_is_told_by_its_labels() -> None:
     assert claim.within({"malicious": [10, 20]})
     assert not claim.within({"malicious": [10]})
     assert not claim.within({"attack": ["none"]})
+
+
+def test_without_a_scale_it_is_the_smallest_that_takes_no_weeks(command: Command) -> None:
+    code, out, _ = command("reproduce", "fsl-table2", "--dry-run")
+    assert (code, "at paper-data" in out) == (0, True)
+    code, out, _ = command("reproduce", "fedpm-figure3-bits", "--dry-run")
+    assert (code, "at mini" in out) == (0, True)
+    code, out, err = command("reproduce", "fsl-figure5", "--dry-run")
+    assert (code, out) == (2, "")
+    assert "--scale of fsl-figure5 must be full, got none" in err

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @opt.explained
 def reproduce(
     exhibit: str | None = None,
-    scale: str = "mini",
+    scale: str | None = None,
     summary: bool = False,
     into: Path | None = None,
     out: Path | None = None,
@@ -56,8 +56,9 @@ def reproduce(
         exhibit: Name from the list, for example fsl-table2. By default, all are listed.
 
     Options:
-        scale: Size of the experiment: mini, minutes; paper-data, hours, the paper's data, model,
-            clients and hyperparameters with fewer rounds; full, the paper's.
+        scale: Size of the experiment: mini, few clients and rounds; paper-data, the paper's data,
+            model, clients and hyperparameters with fewer rounds; full, the paper's. By default mini
+            where the list has a time for it, else paper-data.
         summary: Count for every exhibit how many cells agree, differ, or were not run.
         into: Folder with a page of Markdown for each paper, into which all numbers of it that were
             played or follow from a formula are written anew beside ours. By default, none are.
@@ -79,7 +80,8 @@ def reproduce(
     from fedbench.reproduce.exhibits import SCALES
     from fedbench.reproduce.exhibits import exhibit as named
 
-    opt.chosen("--scale", scale, SCALES)
+    if scale is not None:
+        opt.chosen("--scale", scale, SCALES)
     opt.chosen("--engine", engine, ("local", "ray"))
     require("--gpus-per-run", gpus_per_run, gpus_per_run >= 0, ">= 0")
     console = Console(highlight=False)
@@ -99,11 +101,15 @@ def reproduce(
     if asked.needs:
         raise ConfigError(f"EXHIBIT {asked.name} cannot be played: {asked.needs}")
     if asked.computed() and not asked.trained("full"):
-        print_comparison(console, asked, None, scale)
+        print_comparison(console, asked, None, scale or "mini")
         return
-    if asked.at(scale) is None:
-        others = [name for name in SCALES if asked.at(name) is not None]
-        raise ConfigError(f"--scale of {asked.name} must be {' or '.join(others)}, got {scale}")
+    others = [name for name in SCALES if asked.at(name) is not None]
+    if scale is None:
+        scale = next((name for name in others if name != "full"), None)  # that takes weeks
+    if scale not in others:
+        raise ConfigError(
+            f"--scale of {asked.name} must be {' or '.join(others)}, got {scale or 'none'}"
+        )
     chosen = None if seeds is None else opt.parse_seeds(seeds)
     announce(console, asked, scale, chosen)
     if dry_run:

@@ -364,6 +364,7 @@ OPEN = {"division": "open", "track": "digits"}
 WRONG: dict[str, tuple[Any, ...]] = {
     "a seed less everywhere": ("seeds", lambda: [r for r in runs() if r.scenario.seed != 1]),
     "seeds that the track does not name": ("seeds", lambda: flat(0.7, (0, 1, 3))),
+    "seeds of one's own choice": ("seeds", lambda: flat(0.7, (0, 1, 3)), OPEN),
     "one deal of the data for all seeds": ("seeds", lambda: runs(data_seed=7)),
     "a run that is missing": ("paired", lambda: runs()[:-1]),
     "a run twice": ({"paired", "id"}, lambda: [*runs(), runs()[0]]),

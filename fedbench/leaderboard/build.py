@@ -107,7 +107,7 @@ class Case:
 
     @property
     def demanded(self) -> tuple[int, ...] | None:
-        """Seeds that the stage must have; None in the open division, where authors choose them."""
+        """Seeds that the stage must have; None in the open division: any number, from 0."""
         if self.drawn is not None:
             return self.drawn.seeds
         return None if self.race is None else self.race.seeds

@@ -199,7 +199,10 @@ def data(case: Case) -> Iterator[str]:
 
 
 def seeds(case: Case) -> Iterator[str]:
-    """Require enough seeds; in the closed division those of the track."""
+    """Require enough seeds: in the closed division those of the track, in the open one the first.
+
+    Who could choose them would choose the best, or ones that no other entry can be compared on.
+    """
     scenarios = [r.scenario for r in case.records]
     played = sorted({scenario.seed for scenario in scenarios})
     listed = ", ".join(map(str, played))
@@ -208,6 +211,8 @@ def seeds(case: Case) -> Iterator[str]:
     if case.demanded is not None and played != sorted(case.demanded):
         wanted = ", ".join(map(str, case.demanded))
         yield f"must be {wanted} in track {case.track}, got {listed}"
+    if case.demanded is None and played != list(range(len(played))):
+        yield f"must be 0 to {len(played) - 1} in the open division, got {listed}"
     if dealt := [s.data_seed for s in scenarios if s.data_seed not in (None, s.seed)]:
         got = some(dealt)
         yield f"every seed must deal the data anew (data_seed as seed), got data_seed {got}"

@@ -106,7 +106,7 @@ def entered(board: Path, better: float = 0.0) -> Path:
 
 def drawn(board: Path, path: Path) -> list[int]:
     """The seeds of the ranking stage, after the entry was frozen."""
-    freeze(board, "2026", "what CI drew", [boards.read(path).id])
+    freeze(board, "2026", "what CI drew", [boards.read(path).content_digest()])
     return draw(board, "2026", VALUE, "").seeds("tiny", SEEDS)
 
 
@@ -222,7 +222,7 @@ def test_a_ranking_stage_is_planned_from_the_seeds_that_were_drawn(board: Path) 
     path = entered(board)
     with pytest.raises(ConfigError, match="frozen in a season"):
         ranking_plan(path)
-    freeze(board, "2026", "drand quicknet round 1000", [boards.read(path).id])
+    freeze(board, "2026", "drand quicknet round 1000", [boards.read(path).content_digest()])
     with pytest.raises(ConfigError, match="has no value yet"):
         ranking_plan(path)
     with pytest.raises(ConfigError, match="hash of the signature"):
@@ -554,7 +554,7 @@ def test_names_lead_nowhere_and_run_nothing(board: Path) -> None:
     assert submit(stage([0, 1, 2]), said, board, "closed").entry is None  # the link
     with pytest.raises(ConfigError):
         freeze(board, "../../etc", "x", [])
-    freeze(board, "2026", "x", ["a" * 12])
+    freeze(board, "2026", "x", ["a" * 64])
     (board / "seasons" / "2026.toml").rename(board / "seasons" / "other.toml")
     with pytest.raises(ConfigError, match="named by its season"):
         read(board / "seasons" / "other.toml")
@@ -597,10 +597,22 @@ def test_an_entry_without_its_second_stage_has_no_rank_in_the_closed_division(bo
     assert standing(board) == ("replayed", None)
 
 
+def test_of_two_entries_of_one_id_the_one_that_was_frozen_counts(board: Path) -> None:
+    path = entered(board)
+    entry = boards.read(path)
+    freeze(board, "2026", "x", [entry.content_digest()])
+    assert found(board) == set()
+    (board / "seasons" / "2026.toml").unlink()
+    freeze(board, "2026", "x", [entry.id + "0" * 52])  # another content that begins alike
+    assert found(board) == {"season"}
+
+
 def test_a_second_season_leaves_the_entries_of_the_first_alone(board: Path) -> None:
     path = ranked(board)
     entry = boards.read(path)
-    assert freeze(board, "2027", "another coin", [entry.id, "f" * 12]).frozen == ("f" * 12,)
+    assert freeze(board, "2027", "another coin", [entry.content_digest(), "f" * 64]).frozen == (
+        "f" * 12,
+    )
     assert found(board) == set()
     twice = board / "seasons" / "2028.toml"
     twice.write_text(tomli_w.dumps({"name": "2028", "source": "x", "frozen": [entry.id]}))
@@ -725,8 +737,8 @@ def test_a_page_that_was_edited_is_refused(board: Path) -> None:
 def test_the_value_and_nothing_in_an_entry_chooses_what_is_replayed(board: Path) -> None:
     path = entered(board)
     entry = boards.read(path)
-    freeze(board, "a", "x", [entry.id])
-    freeze(board, "b", "x", ["f" * 12])
+    freeze(board, "a", "x", [entry.content_digest()])
+    freeze(board, "b", "x", ["f" * 64])
     one, other = draw(board, "a", VALUE, ""), draw(board, "b", "0" * 64, "")
     attacks = [f"attack-{i}" for i in range(20)]
     assert one.order(entry.id, attacks) != other.order(entry.id, attacks)

@@ -43,8 +43,8 @@ def freeze(name: str, source: str, board: BoardOption = BOARD) -> None:
         at = published(number)
         when = f"{at:%Y-%m-%d %H:%M} UTC"
         require("--source", source, at > datetime.now(UTC), f"still to come, not of {when}")
-    entries = [entry.id for group in races(board).values() for entry in group]
-    season = freeze(board, name, source, entries)
+    digests = [entry.content_digest() for group in races(board).values() for entry in group]
+    season = freeze(board, name, source, digests)
     print(
         f"season {name}: {counted(len(season.frozen), 'entry')} frozen; commit it before "
         f"{when}, then say fedbench leaderboard draw {name} --value"

@@ -196,6 +196,10 @@ def checked_entry(
     if entry.id != entry.content_id():
         text = f"its content has the id {entry.content_id()}, got {entry.id}: it was edited"
         findings += _broken("digest", [text])
+    season = named_seasons.of(entry.id, seasons or {})
+    if season is not None and season.digests and entry.content_digest() not in season.digests:
+        text = f"season {season.name} froze another entry of this id, not {entry.content_digest()}"
+        findings += _broken("season", [text])
     try:
         records = boards.records(path)
     except ConfigError as error:

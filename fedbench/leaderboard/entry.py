@@ -264,10 +264,14 @@ class Entry(_Model):
         """Return everything but the id, and what comes after the entry was made."""
         return self.model_dump(mode="json", exclude=set(LATER))
 
+    def content_digest(self) -> str:
+        """Return the SHA-256 of the content, in hexadecimal digits."""
+        text = json.dumps(self.content(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
     def content_id(self) -> str:
         """Return the id that follows from the content."""
-        text = json.dumps(self.content(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return self.content_digest()[:12]
 
     def to_json(self) -> str:
         """Return the text of the file, indented and in the order of the schema."""

@@ -35,6 +35,8 @@ class Season(BaseModel):
             it speaks of ``drand``, it must name a round of the chain quicknet, whose signature is
             verified; the value is then the SHA-256 of the signature.
         frozen: Ids of the entries whose systems were fixed before the value was known.
+        digests: Their digests (`Entry.content_digest`), of which ids are the beginning: of two
+            entries that somebody made to have one id, only one is frozen. Empty in older seasons.
         value: The public value, 32 bytes; empty until it is published.
         signature: Signature of the beacon's round, in hexadecimal digits.
     """
@@ -44,6 +46,7 @@ class Season(BaseModel):
     name: str = Field(pattern=rf"^{NAME.pattern}$")
     source: str = Field(min_length=1, max_length=200)
     frozen: tuple[str, ...]
+    digests: tuple[Hex, ...] = ()
     value: Hex | None = None
     signature: str = Field(default="", pattern=r"^([0-9a-f]{2})*$")
 
@@ -53,6 +56,8 @@ class Season(BaseModel):
             raise ValueError("source must be one line that says something")
         if list(self.frozen) != sorted(set(self.frozen)):
             raise ValueError("frozen must have every id once, in order")
+        if self.digests and [digest[:12] for digest in self.digests] != list(self.frozen):
+            raise ValueError("digests must be those of the frozen entries, in their order")
         try:
             number = beacon.round_of(self.source)
         except ConfigError as error:
@@ -134,8 +139,8 @@ def of(entry: str, by_name: Mapping[str, Season]) -> Season | None:
     return next((season for _, season in sorted(by_name.items()) if entry in season.frozen), None)
 
 
-def freeze(board: Path, name: str, source: str, entries: Iterable[str]) -> Season:
-    """Write a season of the entries that are in none; it has no value yet.
+def freeze(board: Path, name: str, source: str, digests: Iterable[str]) -> Season:
+    """Write a season of the entries, named by their digests, that are in none; without a value.
 
     `ConfigError` if there is one of that name, or if the folder is no board.
     """
@@ -144,9 +149,10 @@ def freeze(board: Path, name: str, source: str, entries: Iterable[str]) -> Seaso
     if file.exists():
         raise ConfigError(f"NAME must be that of a new season, got {name!r}")
     earlier = {entry for season in seasons(board).values() for entry in season.frozen}
-    frozen = tuple(sorted(set(entries) - earlier))
+    new = tuple(sorted({digest for digest in digests if digest[:12] not in earlier}))
+    frozen = tuple(digest[:12] for digest in new)
     try:
-        season = Season(name=name, source=source, frozen=frozen)
+        season = Season(name=name, source=source, frozen=frozen, digests=new)
     except ValidationError as error:
         raise ConfigError(f"season {first_wrong(error)}, got {name!r} and {source!r}") from error
     file.parent.mkdir(exist_ok=True)
@@ -172,5 +178,5 @@ def draw(board: Path, name: str, value: str, signature: str) -> Season:
 
 
 def _write(file: Path, season: Season) -> None:
-    fields = season.model_dump(exclude_none=True, exclude_defaults=True)
+    fields = season.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     write_atomically(file, tomli_w.dumps(fields | {"frozen": list(season.frozen)}).encode())

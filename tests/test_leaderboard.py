@@ -1202,6 +1202,24 @@ def test_a_ranking_says_which_differences_its_seeds_can_tell() -> None:
     assert ranking([ranked(0.8), ranked(0.7)]).least_difference == pytest.approx(0.0, abs=1e-9)
 
 
+def test_none_has_a_rank_where_the_seeds_are_too_few_to_tell_any_two_apart() -> None:
+    # With five seeds no p-value is below 2 / 2**5 = 0.0625, however far apart two systems are.
+    few = {"seeds": list(range(5))}
+    entries = []
+    for mean in (0.9, 0.1):
+        worst = over([mean + x for x in WAVE[:5]], 0.95)
+        whole = ranked(mean)
+        score = whole.score.model_copy(update={"worst": worst})
+        clean, hit = whole.cells
+        cells = [clean, hit.model_copy(update={"accuracy": worst})]
+        entries.append(whole.model_copy(update={"score": score, "cells": cells, **few}))
+    found = ranking(entries)
+    assert found.least_difference == math.inf
+    assert [(s.rank, s.best) for s in found.standings] == [(None, None)] * 2
+    assert [s.pareto for s in found.standings] == [True, False]  # which is no claim about seeds
+    assert ranking(entries[:1]).standings[0].rank == 1
+
+
 def test_an_entry_that_nobody_has_played_again_has_no_rank_nor_has_one_of_a_track_for_show() -> (
     None
 ):

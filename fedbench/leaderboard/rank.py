@@ -26,7 +26,8 @@ class Standing:
     """An entry among those of its track, by its score at the end or within the budget.
 
     Only entries with both stages that somebody has played again have a rank, private ones up to the
-    largest epsilon of the front, and none on a track that is not ranked.
+    largest epsilon of the front, and none on a track that is not ranked, or where the seeds are too
+    few to tell any two of the table's systems apart.
     It is one more than there are entries that are surely better: with a higher mean, at a
     paired difference over the seeds that both have which stays significant after Holm's correction
     for all pairs. It is on the Pareto front if no other entry of the front's `Limits` is as good in
@@ -119,19 +120,20 @@ def ranking(
         rivals = {i: own for i, own in rivals.items() if i in met}
         values = {i: by_seed for i, by_seed in values.items() if i in met}
     better = surely_better(values, 1 - limits.confidence)
-    best = _best({i: _table(entries[i], bits) for i in rivals})
+    least = resolution(values, 1 - limits.confidence)
+    told_apart = least is None or math.isfinite(least)
+    best = _best({i: _table(entries[i], bits) for i in rivals if told_apart})
     front = _front(entries, rivals, limits)
     standings = [
         Standing(
             entry=entry,
             score=scores[i],
-            rank=1 + sum(pair[1] == i for pair in better) if i in rivals else None,
+            rank=1 + sum(pair[1] == i for pair in better) if told_apart and i in rivals else None,
             best=best.get(i),
             pareto=i in front,
         )
         for i, entry in enumerate(entries)
     ]
-    least = resolution(values, 1 - limits.confidence)
     drawn = season(entries[0]) if entries else ""
     promised = promise(entries[0]) if entries else None
     return Ranking(view, bits, promised, drawn, sorted(standings, key=_order), least)

@@ -92,7 +92,8 @@ def resolution(ranking: Ranking) -> str:
     if ranking.least_difference is None:
         return ""
     if math.isinf(ranking.least_difference):
-        return "There are too many systems for so few seeds: no difference is sure."
+        why = "There are too many systems for so few seeds: no difference is sure"
+        return f"{why}, so none has a rank."
     least = points(ranking.least_difference)
     return f"Differences of less than {least} points are too small for these seeds."
 

@@ -164,6 +164,14 @@ def test_a_record_that_is_broken_changed_or_of_another_schema_is_refused(
         read(path)
 
 
+def test_a_rule_of_too_many_rows_for_the_declared_share_is_left_out_of_a_grid() -> None:
+    axes = {"defense": ("mean", "bulyan"), "attack": ("alie",), "per_round": (8,)}
+    cells, skipped = Grid(axes | {"malicious": (0.2,)}).cells()
+    assert {cell.scenario.defense for cell in cells} == {"mean"}
+    (reason,) = {skip.reason for skip in skipped}
+    assert "--defense bulyan with f = 2, from --malicious 0.2, needs at least 11 cl" in reason
+
+
 def test_a_grid_always_has_the_clean_run_first_and_lists_what_cannot_be() -> None:
     attacks = ("rank-reversal", "sign-flip")
     axes = {"protocol": ("fedavg", "fsl"), "defense": ("own", "median"), "attack": attacks}
@@ -177,7 +185,7 @@ def test_a_grid_always_has_the_clean_run_first_and_lists_what_cannot_be() -> Non
     assert [(s.protocol, s.attack) for s in skipped] == [("fedavg", "rank-reversal")] * 2
 
     for protocol, defense in (("fedagv", "own"), ("fedavg", "trimmed-mean:f=9")):
-        with pytest.raises(ConfigError):  # a mistake is not skipped
+        with pytest.raises(ConfigError):  # a mistake is not skipped, also an f that was typed
             Grid({"protocol": (protocol,), "defense": (defense,)}).cells()
 
 

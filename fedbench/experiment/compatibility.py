@@ -172,7 +172,11 @@ class Plugins:
             )
 
     def _check_rows(self, scenario: Scenario) -> None:
-        """Raise unless the defense can aggregate as many rows as a round has."""
+        """Raise unless the defense can aggregate as many rows as a round has.
+
+        A grid leaves out what does not fit; an ``f`` that was typed is a mistake.
+        """
+        misfit = Incompatible if self.declares else ConfigError
         name = self.defense_name
         per_round = scenario.per_round
         least = ask(self.defense, "rows_needed", int)
@@ -184,13 +188,13 @@ class Plugins:
                 typed = "malicious" if scenario.declared is None else "declared"
                 prepared += f", from --{typed} {getattr(scenario, typed):g},"
                 lower = "lower --declared"
-            raise ConfigError(
+            raise misfit(
                 f"--defense {name}{prepared} needs at least {least} clients a round, got "
                 f"--per-round {per_round}; {lower} or sample more clients"
             )
         most = ask(self.defense, "most_rows", (int, type(None)))
         if most is not None and per_round > most:
-            raise ConfigError(
+            raise misfit(
                 f"--defense {name} looks at every subset of the rows and must have at most {most}, "
                 f"got --per-round {per_round}; sample fewer clients or lower f"
             )

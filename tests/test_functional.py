@@ -436,6 +436,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("crfl", {"key": 1}, "crfl must be given model=..., the weights that the server sent"),
     ("fldetector", {"key": 1, "ids": range(8)}, "fldetector must be given model=..., the weights"),
     ("deepsight", {"key": 1, "model": torch.zeros(12)}, "must be given network=..."),
+    (
+        "deepsight",
+        {"key": 1, "model": torch.zeros(12), "network": torch.nn.Linear(3, 4)},
+        "network=) must be a Network, for instance ModuleModel(module=net)",
+    ),
     ("log_odds_cap", {}, "log_odds_cap works on BinaryMasks, SignBits, got real numbers"),
     ("nnm", {"f": 4}, "nnm must have n >= 9 rows, got 8"),
     ("alie", {}, "alie must be given m=..."),

@@ -29,6 +29,7 @@ from fedbench.functional.signatures import (
     fields_of,
     python_name,
 )
+from fedbench.models.network import Network
 from fedbench.payload import FloatVectors, Payload
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -60,7 +61,8 @@ STEP = Argument("step", int, "Round, from 0.", 0)
 NETWORK = Argument(
     *("network", "Network", "Function from a row's layers to logits."),
     required=True,
-    why="a fedbench.models.network.Network whose parameters are the rows",
+    why="a fedbench.models.network.Network whose parameters are the rows, as "
+    "ModuleModel(module=net).build((1, 28, 28), 10) returns",
 )
 STATE = Argument("state", Any, "State that the last round returned; None before the first.")
 FINDINGS = Argument(
@@ -279,6 +281,8 @@ def _view(
     require(f"{label}(findings=)", findings, good, "a fedbench.functional.Findings")
     layout = form.layout
     if network is not None:
+        made = "a Network, for instance ModuleModel(module=net).build((1, 28, 28), 10)"
+        require(f"{label}(network=)", type(network).__name__, isinstance(network, Network), made)
         layout = Layout.of(network.shapes)
         require(f"{label}(network=)", layout.d, layout.d == form.d, f"one of {form.d} parameters")
     return ServerView(

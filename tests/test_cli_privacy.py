@@ -28,7 +28,7 @@ def test_every_bound_of_every_view_is_printed_and_the_least_is_marked(
     assert "5.38 ◀" in table["sampled-sum"]
     assert table["paper"].count("1.69e+05") == 3
     assert "δ = 1e-05" in out
-    assert "replace-one; visible, 20 of 200 rounds" in out
+    assert "replace-one; visible, 20 of 200 rounds" in " ".join(out.split())
     assert (tmp_path / "privacy.png").read_bytes().startswith(b"\x89PNG")
 
 

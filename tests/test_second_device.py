@@ -306,6 +306,6 @@ def test_a_wrong_line_is_found(wrong: Wrong, tmp_path: Path) -> None:
     assert right.count(wrong.line) == 1
     source.write_text(right.replace(wrong.line, wrong.changed))
     process = Process(os.pathsep.join(map(str, paths)))
-    answer = process.ask(**wrong.case or {"kind": "count", "protocol": "fedavg"})
+    answer = process.ask(**wrong.case or {"kind": "count", "row": "fedavg"})
     process.end()
     assert wrong.finding in json.dumps(answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -209,7 +210,7 @@ def terms(prices: Prices, costs: Mapping[Sees, PrivacyCost]) -> list[tuple[str, 
             terms.append((see, f"refused: {refusal}"))
     terms.append((LEAST, "the least bound, which is the ε that holds; natural logarithms"))
     if costs and min(cost.epsilon for cost in costs.values()) > WEAK:
-        odds = f"e^{WEAK:g}, 22,026 times"
+        odds = f"e^{WEAK:g}, {math.exp(WEAK):,.0f} times"
         weak = f"every ε above {WEAK:g}: odds may change by more than {odds}, so little is promised"
         terms.append(("weak", weak))
     return terms

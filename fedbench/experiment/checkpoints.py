@@ -271,9 +271,7 @@ class Keeper:
 def fields(state: RunState) -> tuple[dict[str, Any], list[Tensor]]:
     """Return the parts of a state by name, and the bytes of files in which it keeps memories."""
     names = [field.name for field in dataclasses.fields(state)]
-    assert isinstance(
-        state.memories, Memories
-    )  # states of canonical runs that were read have a dict
+    assert isinstance(state.memories, Memories)  # a dict has the state of a spot check alone
     memories, files = state.memories.parts()
     return {name: getattr(state, name) for name in names} | {"memories": memories}, files
 

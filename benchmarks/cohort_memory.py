@@ -2,11 +2,13 @@
 
     python benchmarks/cohort_memory.py [--clients N ...] [--whole N ...] [--only PROTOCOL ...]
                                        [--defense RULE] [--attack ATTACK]
+                                       [--model NAME] [--chunk N]
 
-Each line is a process of its own that plays one round of a network of 986,938 weights on digits,
-with virtual clients of which a tenth are malicious, and prints the peak of its resident memory and
-CPU seconds a client: of training, and of all else, which is the framework's. The last lines say how
-much a client of the cohort adds to the peak, by least squares over the cohorts, beside its packet.
+Each line is a process of its own that plays one round of a network, by default of 986,938 weights,
+on digits, with virtual clients of which a tenth are malicious, and prints the peak of its resident
+memory and CPU seconds a client: of training, and of all else, which is the framework's. The last
+lines say how much a client of the cohort adds to the peak, by least squares over the cohorts,
+beside its packet.
 """
 
 import argparse
@@ -75,39 +77,35 @@ class Timed(Loop):
         return trained
 
 
-def one(protocol: str, defense: str, attack: str, cohort: int, stream: bool) -> dict[str, Any]:
+def one(changes: dict[str, Any], chunk: int | None) -> dict[str, Any]:
     """Play one round, and return its peak of memory, its seconds and the bits of a message."""
     torch.set_num_threads(1)
-    changes = {"model": Wide(), "per_round": cohort, "protocol": protocol}
-    scenario = Scenario(**(SCENARIO | changes | {"defense": defense, "attack": attack}))
     start = time.process_time()
-    setup = prepare(scenario, "cpu", "loop")
+    model = Wide() if changes["model"] == "wide" else changes["model"]
+    setup = prepare(Scenario(**(SCENARIO | changes | {"model": model})), "cpu", "loop")
     loop = Timed(setup.plugins.protocol, setup.shared, setup.executor.schedule)
-    setup = dataclasses.replace(setup, executor=loop, at_once=8 if stream else None)
+    setup = dataclasses.replace(setup, executor=loop, at_once=chunk)
     played = play_round(setup, begin(setup), 0)
     seconds = time.process_time() - start
     training = sum(loop.seconds)
     return {
-        "protocol": protocol,
-        "cohort": cohort,
-        "streamed": stream,
         "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "training": training,
         "framework": seconds - training,
-        "bits": (played.uplink_bits or 0) / cohort,
+        "bits": (played.uplink_bits or 0) / changes["per_round"],
     }
 
 
-def measured(protocol: str, defense: str, attack: str, cohort: int, stream: bool) -> dict[str, Any]:
+def measured(changes: dict[str, Any], chunk: int | None) -> dict[str, Any]:
     """Measure in a process of its own, and print the line."""
-    options = ["--one", protocol, defense, attack, str(cohort), str(int(stream))]
-    command = [sys.executable, __file__, *options]
+    command = [sys.executable, __file__, "--one", json.dumps([changes, chunk])]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     record: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    how = "streamed" if stream else "whole"
+    cohort = changes["per_round"]
+    how = "whole" if chunk is None else "streamed"
     training, framework = (1000 * record[name] / cohort for name in ("training", "framework"))
-    numbers = f"{record['mib']:.0f} | {training:.1f} | {framework:.1f}"
-    print(f"{protocol} | {cohort} | {how} | {numbers}", flush=True)
+    numbers = f"{record['mib']:.0f} | {training:.2f} | {framework:.2f}"
+    print(f"{changes['protocol']} | {cohort} | {how} | {numbers}", flush=True)
     return record
 
 
@@ -119,25 +117,25 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=PAIRS, default=list(PAIRS))
     parser.add_argument("--defense", default="mean")
     parser.add_argument("--attack", help="by default one that suits the protocol")
-    parser.add_argument("--one", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--model", default="wide", help="wide: the layer of a million weights")
+    parser.add_argument("--chunk", type=int, default=8, help="clients of a streamed round at once")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        protocol, defense, attack, cohort, stream = options.one
-        print(json.dumps(one(protocol, defense, attack, int(cohort), bool(int(stream)))))
+        print(json.dumps(one(*json.loads(options.one))))
         return
     print("protocol | cohort | messages | peak MiB | training ms a client | framework ms a client")
     ends = []
     for protocol in options.only:
-        for stream, cohorts in ((False, options.whole), (True, options.clients)):
-            attack = options.attack or PAIRS[protocol]
-            lines = [
-                measured(protocol, options.defense, attack, cohort, stream) for cohort in cohorts
-            ]
+        changes = {"protocol": protocol, "model": options.model, "defense": options.defense}
+        changes["attack"] = options.attack or PAIRS[protocol]
+        for chunk, cohorts in ((None, options.whole), (options.chunk, options.clients)):
+            lines = [measured(changes | {"per_round": cohort}, chunk) for cohort in cohorts]
             if len(lines) < 2:
                 continue
-            slope = np.polyfit([x["cohort"] for x in lines], [x["mib"] for x in lines], 1)[0]
+            slope = np.polyfit(cohorts, [x["mib"] for x in lines], 1)[0]
             packet = lines[-1]["bits"] / 8 / 2**20
-            how = "streamed" if stream else "whole"
+            how = "whole" if chunk is None else "streamed"
             ends.append(
                 f"{protocol}, {how}: {slope:.3f} MiB a client, whose packet has {packet:.3f}"
             )

@@ -110,6 +110,11 @@ def test_bytes_that_are_no_code_of_what_they_decode_to_are_refused() -> None:
     assert head == packet.data
     longer = struct.pack("<H12f", 12, *table, 2.0) + code_entropy(places, 11)[0].tobytes()
     rejected(FewValues, longer, payload.spec, "all of them used")
+    # A value that stands twice in the table: what it decodes to would have several codes.
+    others = places + (places > 0)
+    others[np.flatnonzero(places == 0)[0]] = 1
+    twice = struct.pack("<H12f", 12, table[0], *table) + code_entropy(others, 11)[0].tobytes()
+    rejected(FewValues, twice, payload.spec, "ascending")
     below = struct.pack("<H11f", 11, *table) + code_entropy(places - 1, 10)[0].tobytes()
     rejected(FewValues, below, payload.spec, "at least 0")
     floats = b"\0\0" + struct.pack("<200f", *ELEVEN[0].tolist())

@@ -1,6 +1,8 @@
 """FLDetector: predicted updates, clusters of scores, and clients that come and go."""
 
+import math
 from dataclasses import replace
+from statistics import fmean, pstdev, pvariance
 from typing import Any
 
 import pytest
@@ -15,7 +17,13 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.payload import FloatVectors, Rankings
 from fedbench_defenses.crfl import CRFL
 from fedbench_defenses.deepsight import DeepSight
-from fedbench_defenses.fldetector import FLDetector, hessian_product, is_divided, spread
+from fedbench_defenses.fldetector import (
+    DRAWS,
+    FLDetector,
+    hessian_product,
+    is_divided,
+    spread,
+)
 
 
 def bfgs(steps: Tensor, changes: Tensor, v: Tensor) -> Tensor:
@@ -56,6 +64,29 @@ def test_scores_in_two_heaps_are_divided_and_others_seldom() -> None:
     normal = [is_divided(Key(seed).fold("scores").normal(20), Key(seed)) for seed in range(200)]
     assert sum(normal) < 20  # 2 % of them
     assert not is_divided(torch.ones(5), Key(0))
+
+
+def squares(x: list[float]) -> tuple[float, float]:
+    """Return the least sums of squares in one cluster and in two."""
+    parts = [(sorted(x)[:i], sorted(x)[i:]) for i in range(len(x))]
+    sums = [sum(len(part) * pvariance(part) for part in pair if part) for pair in parts]
+    return sums[0], min(sums)
+
+
+def test_scores_are_divided_exactly_where_the_gap_of_two_clusters_is_larger_by_its_error() -> None:
+    key = Key(1)  # of which four sets lie between 0.95 and 1.05 of the error
+    base = key.fold("scores").uniform(12).double()
+    uniform = [[math.log(w) for w in squares(draw)] for draw in key.uniform(DRAWS, 12).tolist()]
+    one, two = zip(*uniform, strict=True)
+    answers = []
+    for moved in range(100):  # half of them, farther and farther from the others
+        scores = base + torch.where(torch.arange(12) < 6, 0.0, moved / 50)
+        low, high = scores.min().item(), scores.max().item()
+        logs = [math.log(w) for w in squares([(x - low) / (high - low) for x in scores.tolist()])]
+        gaps = [fmean(drawn) - log for drawn, log in zip((one, two), logs, strict=True)]
+        answers.append(gaps[0] < gaps[1] - pstdev(two) * math.sqrt(1 + 1 / DRAWS))
+        assert is_divided(scores, key) == answers[-1], moved
+    assert sum(answers) == 29
 
 
 def play(rounds: list[tuple[float, dict[int, float]]], rule: FLDetector) -> list[list[int]]:

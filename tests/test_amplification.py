@@ -131,6 +131,7 @@ def test_epsilon_inverts_delta_and_of_a_billion_bits_is_two_binomial_tails() -> 
         spent = response.delta(epsilons)
         np.testing.assert_allclose(spent[below], delta[below], rtol=1e-4)  # epsilon has 16 digits
         assert (response.delta(epsilons + 1e-9 * response.pure) < delta).all()
+        assert response.delta(response.pure) == 0.0
     p, n, eps = 0.49999, 10**9, 5.0
     response = RandomizedResponse(p, n)
     k = math.floor((eps / response.per_bit + n) / 2)

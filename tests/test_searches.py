@@ -20,7 +20,7 @@ from fedbench.payload import FloatVectors, Payload, Rankings, SignBits, SparseVe
 from fedbench.testing import example_payloads
 from fedbench_attacks.crafted import margin, sender
 from fedbench_attacks.min_max import MinMax
-from fedbench_attacks.search import Scale, best_of_grid, saturating, worst
+from fedbench_attacks.search import Line, Scale, best_of_grid, saturating, worst
 from fedbench_attacks.searched import DynOpt, OptALIE, OptIPM, Trials
 from fedbench_attacks.stat_opt import StatOpt, largest_lambda
 from fedbench_defenses.bulyan import Bulyan
@@ -100,6 +100,22 @@ def test_no_strength_on_a_fine_grid_hurts_more_than_it(attack: Any, seed: int, r
     both = [*grid, *(-gamma for gamma in grid)] if isinstance(attack, OptALIE) else grid
     most = max(damage(rule, here, (mean + gamma * push).expand(M, -1)) for gamma in both)
     assert damage(rule, here, x) >= 0.99 * most
+
+
+def test_the_damage_to_an_estimator_at_some_strengths_is_that_of_sorting_all_rows() -> None:
+    benign = rows(0)[M:].double()
+    mean = benign.mean(dim=0)
+    push = benign[0] - mean
+    weights = torch.zeros(len(benign) + M, dtype=torch.float64)
+    weights[M:-M] = 1 / (len(benign) - M)  # a trimmed mean
+    line = Line(benign.sort(dim=0).values, weights, mean, push, M)
+    gammas = [0.0, 0.7, -0.7, 2.5]
+    expected = [
+        (weights @ torch.cat([benign, (mean + g * push).expand(M, -1)]).sort(dim=0).values - mean)
+        for g in gammas
+    ]
+    assert line.damages(gammas) == pytest.approx([float(each.norm()) for each in expected])
+    assert float(expected[1].norm()) != pytest.approx(float(expected[2].norm()), rel=0.01)
 
 
 def test_opt_ipm_of_masks_shrinks_to_one_half_and_reaches_the_other_side() -> None:

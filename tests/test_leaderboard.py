@@ -981,6 +981,8 @@ def test_rules_that_cannot_be_read_or_lie_behind_a_link_are_one_line(
     text = rules.read_text()
     for wrong, message in (
         ("version = 2", "field required"),
+        (tomli_w.dumps(RULES_1 | {"version": True}), "version: input should be a valid integer"),
+        (tomli_w.dumps(RULES_1 | {"track": [TRACK_1 | {"seeds": [0, True]}]}), "track.0.seeds.1"),
         (tomli_w.dumps(RULES_1 | {"version": 2}), "must be named by its version"),
         ("version = ", "must be TOML"),
         (tomli_w.dumps(RULES_1 | {"track": [TRACK_1 | {"scenario": {"round": 1}}]}), "--round"),

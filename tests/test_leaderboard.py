@@ -244,6 +244,14 @@ def test_a_client_that_drops_out_was_sent_to_and_the_curve_ends_at_the_bits_of_t
     assert complaints == [], "two rounds of two bits are two bits a client and round"
 
 
+def test_a_run_in_which_nobody_benign_sent_anything_has_no_bits_and_makes_no_entry() -> None:
+    gone = [asdict(r) | {"malicious": 5, "benign_uplink_bits": 0} for r in played().rounds]
+    idle = [changed(r, rounds=gone, result__uplink_bits_per_parameter=None) for r in runs()]
+    assert not any("uplink bits" in finding.text for finding in judge(case(idle)))
+    with pytest.raises(ConfigError, match="got a run in which no benign client sent anything"):
+        build(case(idle), SAID)
+
+
 def test_the_accuracy_of_a_run_is_the_mean_of_its_last_looks() -> None:
     record = played(accuracy=0.8)  # looks at 0.4 and 0.8
     assert [final(record, looks) for looks in (1, 2, 9)] == pytest.approx([0.8, 0.6, 0.6])

@@ -327,7 +327,7 @@ def _labels(y: Any, count: int) -> Tensor:
 
 def _classes(labels: Tensor) -> int:
     """Return one more than the largest label; warn of labels up to it that no sample has."""
-    used = set(labels.tolist())
+    used: set[int] = set(labels.tolist())
     classes = max(used) + 1
     if len(used) < classes:
         first = next(label for label in range(classes) if label not in used)

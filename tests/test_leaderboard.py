@@ -35,7 +35,7 @@ from fedbench.core.registry import split
 from fedbench.experiment import cohorts
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.measurements import Timing
-from fedbench.experiment.record import Privacy, Record
+from fedbench.experiment.record import Privacy, Record, Source
 from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import (
@@ -66,7 +66,7 @@ from fedbench.leaderboard.entry_rules import (
     outdated,
 )
 from fedbench.leaderboard.rank import apart, ranking, resolution, surely_better, total
-from fedbench.leaderboard.replays import Claim, Comparison, Part, disagreements, status
+from fedbench.leaderboard.replays import Claim, Comparison, Part, disagreements, has_read, status
 from fedbench.leaderboard.resampling import detectable, surest
 from fedbench.leaderboard.rules import PUBLISHED, Limits, Rules, losses, numbered, versions
 from fedbench.leaderboard.submission import Submission, infer, plan, submit
@@ -1228,6 +1228,18 @@ def test_none_has_a_rank_where_the_seeds_are_too_few_to_tell_any_two_apart() -> 
     assert [(s.rank, s.best) for s in found.standings] == [(None, None)] * 2
     assert [s.pareto for s in found.standings] == [True, False]  # which is no claim about seeds
     assert ranking(entries[:1]).standings[0].rank == 1
+
+
+def test_digits_that_no_file_of_an_entry_begins_with_are_refused() -> None:
+    plain = entry()
+    with pytest.raises(ConfigError, match="got 'abcdefabcdef'; this entry has none, leave it out"):
+        has_read(plain, ["ABCDEFABCDEF"])
+    source = Source(module="theirs", package="p", version="1", url="", sha256="a1b2" * 16)
+    foreign = plain.model_copy(update={"sources": [source]})
+    for digits in ("a1b2a1b2a1b", "a1b2a1b2a1b3"):
+        with pytest.raises(ConfigError, match=f"'{digits}'; its files are a1b2a1b2a1b2 of theirs"):
+            has_read(foreign, [digits])
+    assert has_read(foreign, ["A1B2a1b2a1b2"]) == [source.sha256]
 
 
 def test_an_entry_that_nobody_has_played_again_has_no_rank_nor_has_one_of_a_track_for_show() -> (

@@ -15,6 +15,8 @@ from fedbench.experiment import availability, cohorts
 from fedbench.experiment.availability import Dropout, Trace, parse, written
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import parse as parse_record
+from fedbench.results import extract
+from fedbench.results.aggregate import aggregate
 from fedbench.run import begin, play_round
 
 SMALL: dict[str, Any] = {
@@ -63,6 +65,14 @@ def test_without_drop_outs_a_record_says_nothing_of_them() -> None:
     assert "dropped" not in record.to_json()
     assert record.scenario.availability == "none"
     assert all(r.dropped == 0 and len(r.clients) == 6 for r in record.rounds)
+
+
+def test_nobody_knows_the_bits_of_a_message_if_none_was_sent(tmp_path: Path) -> None:
+    path = tmp_path / "gone.csv"
+    path.write_text("device,first,last\n0,9,9\n")
+    record = play(availability=f"trace:file={path}")
+    assert record.result.uplink_bits_per_parameter is None
+    assert aggregate([extract.entry(record), extract.entry(play())])["uplink_bits"] == 32.0
 
 
 @pytest.mark.slow

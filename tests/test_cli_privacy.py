@@ -96,6 +96,8 @@ def test_stratified_cohorts_are_priced_without_amplification(command: Command) -
     assert random["rdp"] < random["gaussian"]
     code, _, err = command("privacy", *typed, "--cohorts", "stratified", "--sampling", "poisson")
     assert (code, "--cohorts must be random with poisson" in err) == (2, True)
+    code, _, err = command("privacy", *typed, "--malicious", 10)
+    assert (code, "got 10.0; 10 of 50 clients are 0.2, 10 % are 0.1\n" in err) == (2, True)
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ from fedbench.core.registry import split
 from fedbench.experiment import cohorts
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.measurements import Timing
-from fedbench.experiment.record import Privacy, Record
+from fedbench.experiment.record import Privacy, Record, Source
 from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import (
@@ -66,7 +66,7 @@ from fedbench.leaderboard.entry_rules import (
     outdated,
 )
 from fedbench.leaderboard.rank import apart, ranking, resolution, surely_better, total
-from fedbench.leaderboard.replays import Claim, Comparison, Part, disagreements, status
+from fedbench.leaderboard.replays import Claim, Comparison, Part, disagreements, has_read, status
 from fedbench.leaderboard.resampling import detectable, surest
 from fedbench.leaderboard.rules import PUBLISHED, Limits, Rules, losses, numbered, versions
 from fedbench.leaderboard.submission import Submission, infer, plan, submit
@@ -242,6 +242,14 @@ def test_a_client_that_drops_out_was_sent_to_and_the_curve_ends_at_the_bits_of_t
     assert spending(lossy) == [8.0, 10.0]
     complaints = [f.text for f in judge(case([lossy])) if "downlink bits" in f.text]
     assert complaints == [], "two rounds of two bits are two bits a client and round"
+
+
+def test_a_run_in_which_nobody_benign_sent_anything_has_no_bits_and_makes_no_entry() -> None:
+    gone = [asdict(r) | {"malicious": 5, "benign_uplink_bits": 0} for r in played().rounds]
+    idle = [changed(r, rounds=gone, result__uplink_bits_per_parameter=None) for r in runs()]
+    assert not any("uplink bits" in finding.text for finding in judge(case(idle)))
+    with pytest.raises(ConfigError, match="got a run in which no benign client sent anything"):
+        build(case(idle), SAID)
 
 
 def test_the_accuracy_of_a_run_is_the_mean_of_its_last_looks() -> None:
@@ -981,6 +989,8 @@ def test_rules_that_cannot_be_read_or_lie_behind_a_link_are_one_line(
     text = rules.read_text()
     for wrong, message in (
         ("version = 2", "field required"),
+        (tomli_w.dumps(RULES_1 | {"version": True}), "version: input should be a valid integer"),
+        (tomli_w.dumps(RULES_1 | {"track": [TRACK_1 | {"seeds": [0, True]}]}), "track.0.seeds.1"),
         (tomli_w.dumps(RULES_1 | {"version": 2}), "must be named by its version"),
         ("version = ", "must be TOML"),
         (tomli_w.dumps(RULES_1 | {"track": [TRACK_1 | {"scenario": {"round": 1}}]}), "--round"),
@@ -1218,6 +1228,18 @@ def test_none_has_a_rank_where_the_seeds_are_too_few_to_tell_any_two_apart() -> 
     assert [(s.rank, s.best) for s in found.standings] == [(None, None)] * 2
     assert [s.pareto for s in found.standings] == [True, False]  # which is no claim about seeds
     assert ranking(entries[:1]).standings[0].rank == 1
+
+
+def test_digits_that_no_file_of_an_entry_begins_with_are_refused() -> None:
+    plain = entry()
+    with pytest.raises(ConfigError, match="got 'abcdefabcdef'; this entry has none, leave it out"):
+        has_read(plain, ["ABCDEFABCDEF"])
+    source = Source(module="theirs", package="p", version="1", url="", sha256="a1b2" * 16)
+    foreign = plain.model_copy(update={"sources": [source]})
+    for digits in ("a1b2a1b2a1b", "a1b2a1b2a1b3"):
+        with pytest.raises(ConfigError, match=f"'{digits}'; its files are a1b2a1b2a1b2 of theirs"):
+            has_read(foreign, [digits])
+    assert has_read(foreign, ["A1B2a1b2a1b2"]) == [source.sha256]
 
 
 def test_an_entry_that_nobody_has_played_again_has_no_rank_nor_has_one_of_a_track_for_show() -> (

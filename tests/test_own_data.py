@@ -1,6 +1,7 @@
 """Data of one's own: what samples are, their normalisation, owners, identity, and what they fit."""
 
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -185,12 +186,25 @@ def test_pixels_of_more_than_eight_bits_are_refused_before_they_become_white(
         from_folder(tmp_path, grey=True)
 
 
+@pytest.mark.filterwarnings("ignore:y has 11 classes")
 def test_whole_numbers_are_kept_whatever_the_type_of_their_array() -> None:
     # As texts 10 would come before 2, and be 1.
     for labels in ([0, 10, 2], [0.0, 10.0, 2.0], [np.int8(0), 10, 2.0], [False, 10, 2]):
         data = from_arrays(np.zeros((3, 1)), np.array(labels, dtype=object))
         assert (data.y.tolist(), data.classes) == ([0, 10, 2], 11)
     assert from_arrays(np.zeros((3, 1)), ["0", "10", "2"]).y.tolist() == [0, 1, 2]
+
+
+def test_labels_that_no_sample_has_are_warned_of_unless_the_classes_are_given() -> None:
+    x = np.zeros((3, 1))
+    with pytest.warns(UserWarning, match=r"^y has 6 classes, of which 3 without a sample"):
+        assert from_arrays(x, [0, 1, 5]).classes == 6
+    with pytest.warns(UserWarning, match=r"the first is 0; write np.unique"):
+        assert from_dataset(TensorDataset(torch.zeros(2, 1), torch.tensor([1, 2]))).classes == 3
+    with warnings.catch_warnings(action="error"):
+        assert from_arrays(x, [0, 1, 5], classes=6).classes == 6
+        assert from_arrays(x, [2, 0, 1]).classes == 3
+        assert from_arrays(x, ["0", "1", "5"]).classes == 3
 
 
 def test_floats_that_numpy_does_not_have_are_read_as_float32() -> None:

@@ -315,6 +315,9 @@ def test_nothing_is_wider_than_the_window(
         page.goto(path.as_uri())
         wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, (path.name, wide)
+        beyond = "boxes => boxes.map(x => x.scrollWidth - x.clientWidth)"
+        cut = page.eval_on_selector_all(".box", beyond)
+        assert all(x <= 0 for x in cut), (path.name, cut)
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(21, 23, 26)")
 

@@ -6,7 +6,7 @@ import runpy
 import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -24,9 +24,8 @@ from fedbench.sweeps.grid import Grid
 from fedbench.sweeps.plan import Plan, preset_names
 
 
-def test_toml_and_json_come_back_and_precision_is_said_where_it_is_not_float32() -> None:
+def test_json_comes_back_and_precision_is_said_where_it_is_not_float32() -> None:
     scenario = Scenario(protocol="fsl:k=0.3", declared=0.1, data_seed=7)
-    assert Scenario.from_toml(scenario.to_toml()) == scenario
     assert Scenario.model_validate_json(scenario.model_dump_json()) == scenario
     assert "precision" not in scenario.model_dump()
     assert Scenario(precision="bf16").model_dump()["precision"] == "bf16"
@@ -76,7 +75,13 @@ def test_the_id_depends_on_what_is_run_and_not_on_how_it_is_written() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"malicious": 1.0}, r"--malicious must be in \[0, 1\), got 1.0"),
+    (
+        {"malicious": 10, "clients": 40},
+        r"--malicious must be in \[0, 1\), got 10.0; 10 of 40 clients are 0.25, 10 % are 0.1$",
+    ),
+    ({"malicious": 1.0}, "got 1.0; 1 of 50 clients are 0.02, 1 % are 0.01$"),
+    ({"declared": 12.5}, r"--declared must be in \[0, 1\), got 12.5; 12.5 % are 0.125$"),
+    ({"malicious": 100}, r"--malicious must be in \[0, 1\), got 100.0$"),
     ({"malicious": -0.1}, r"--malicious must be in \[0, 1\), got -0.1"),
     ({"malicious": float("nan")}, r"--malicious must be in \[0, 1\), got nan"),
     ({"malicious": 0.995}, "--malicious must be a share that leaves a benign client, got 0.995"),
@@ -110,6 +115,15 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_what_is_wrong_is_named_with_its_rule(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve(Scenario.of(**fields))
+
+
+def test_a_boolean_is_no_number() -> None:
+    for name, info in Scenario.model_fields.items():
+        if {int, float} & {info.annotation, *get_args(info.annotation)}:
+            wrong: dict[str, Any] = {name: True}
+            with pytest.raises(ConfigError, match=rf"^Scenario.{name} must be a number, got True$"):
+                Scenario(**wrong)
+    assert Scenario(local_models=True).local_models
 
 
 @pytest.fixture(scope="module")

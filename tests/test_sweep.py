@@ -19,6 +19,7 @@ from moody import HUNDRED, failures, first, installed, records
 
 import fedbench
 from fedbench.api import Defense, ServerView
+from fedbench.cli.sweep import expectation
 from fedbench.core.errors import ConfigError, Unavailable
 from fedbench.experiment.cells import Cell, Run
 from fedbench.experiment.measurements import Round
@@ -273,6 +274,15 @@ def test_memory_that_is_short_has_several_names() -> None:
     assert crash(RuntimeError("shapes differ")).kind == "crash"
     user = crash(ConfigError("--rounds"))
     assert (user.kind, user.message) == ("user", "--rounds")
+
+
+def test_on_a_terminal_an_estimate_says_that_it_plays(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, says rich
+    tiny = Scenario(model="micro", clients=8, per_round=2, rounds=9, epochs=1)
+    assert "from two rounds of 1 of 1 cells" in expectation([Run(Cell(tiny), 0)], Options(), 1)
+    assert "playing two rounds of some cells to estimate the time" in capsys.readouterr().err
 
 
 @pytest.mark.slow

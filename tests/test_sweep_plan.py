@@ -125,6 +125,7 @@ WRONG: list[tuple[str, str]] = [
         "grid 1: --attack dyn-opt has no parameter 'gama'",
     ),
     ("[[grid]]\nattack = 'dynopt'", "--attack 'dynopt' is not installed; did you mean 'dyn-opt'"),
+    ("[scenario]\nrounds = true", "--rounds must be a number, got True"),
     ("[[grid]]\nrounds = 'many'", "--rounds must be a whole number, got 'many'"),
     ("grid = 3", "must have one [scenario] and [[grid]] tables, got grid = 3"),
     ("grid = []", "must have one [scenario] and [[grid]] tables, got grid = []"),

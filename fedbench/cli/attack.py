@@ -112,7 +112,7 @@ def choose(
 
     if preset is None and any(kind in given for kind in AXES):
         grid = {"protocol": "fedavg", "attack": "all"}
-        table = {"title": "Who survives", "scenario": {}, "grid": [grid]}
+        table = {"title": "Accuracy under attack", "scenario": {}, "grid": [grid]}
         plan = Plan.of(table, "attack", given)
     else:
         plan = Plan.preset("demo" if preset is None else preset, given)

@@ -183,7 +183,9 @@ def expectation(missing: list[Run], options: Options, workers: int) -> str:
     """Say how long runs may take on so many workers, by playing two rounds of some cells."""
     from fedbench.sweeps.estimate import estimate
 
-    expected = estimate(missing, options)
+    with status() as say:  # on a busy machine, or of a large network, they take minutes
+        say("playing two rounds of some cells to estimate the time")
+        expected = estimate(missing, options)
     if expected.seconds is None:
         return "no probe could be played: no estimate"
     busy = min(workers, len(missing))

@@ -75,6 +75,18 @@ def require(subject: str, value: object, holds: bool, rule: str) -> None:
         raise ConfigError(f"{subject} must be {rule}, got {value!r}")
 
 
+def require_share(subject: str, value: float, clients: int) -> None:
+    """Raise `ConfigError` for a share that is not in [0, 1), with what was probably meant."""
+    ways = []
+    if 1 <= value < clients and value % 1 == 0:
+        ways.append(f"{value:g} of {clients} clients are {value / clients:g}")
+    if 1 <= value < 100:
+        ways.append(f"{value:g} % are {value / 100:g}")
+    hint = f"; {', '.join(ways)}" if ways else ""
+    if not 0 <= value < 1:
+        raise ConfigError(f"{subject} must be in [0, 1), got {value!r}{hint}")
+
+
 def refusal(subject: str, error: Any) -> str:
     """Return the line about a value that pydantic refuses with this `ValidationError`.
 

@@ -3,6 +3,7 @@
 Only classification is possible: labels are whole numbers from 0. The pool is in memory, as any.
 """
 
+import warnings
 from collections.abc import Sequence
 from numbers import Real
 from pathlib import Path
@@ -44,7 +45,8 @@ def from_arrays(
     Args:
         x: The samples.
         y: Their labels: whole numbers from 0, or texts, which are numbered in sorted order.
-        classes: Number of labels; by default one more than the largest.
+        classes: Number of labels; by default one more than the largest, with a warning if no sample
+            has one of them.
         clients: Client of each sample, ``(N,)`` numbers or texts, for the partition ``natural``.
         mean: Mean of each channel or column, of pixels in [0, 1] where they are uint8.
         std: Standard deviation of each; a column that is constant has 1.
@@ -76,7 +78,7 @@ def from_arrays(
     return Data(
         x=samples,
         y=labels,
-        classes=int(labels.max()) + 1 if classes is None else classes,
+        classes=_classes(labels) if classes is None else classes,
         scale=scale,
         mean=means,
         std=stds,
@@ -321,6 +323,21 @@ def _labels(y: Any, count: int) -> Tensor:
             "write np.unique(y, return_inverse=True)[1]"
         )
     return torch.from_numpy(array.astype(np.int64))
+
+
+def _classes(labels: Tensor) -> int:
+    """Return one more than the largest label; warn of labels up to it that no sample has."""
+    used: set[int] = set(labels.tolist())
+    classes = max(used) + 1
+    if len(used) < classes:
+        first = next(label for label in range(classes) if label not in used)
+        count = classes - len(used)
+        warnings.warn(
+            f"y has {classes} classes, of which {count} without a sample, the first is {first}; "
+            f"write np.unique(y, return_inverse=True)[1], or classes={classes} if it is meant so",
+            stacklevel=3,
+        )
+    return classes
 
 
 def _owner(clients: Any, count: int) -> Tensor:

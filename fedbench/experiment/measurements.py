@@ -123,7 +123,8 @@ class Result:
     Args:
         per_client: Accuracies of the benign clients on their own test parts; None with the split
             ``published``, under which they have none.
-        uplink_bits_per_parameter: Bits of a benign message, headers included; None as in `Round`.
+        uplink_bits_per_parameter: Bits of a benign message, headers included; None as in `Round`,
+            and where no benign client sent anything.
         entropy_bits_per_parameter: Estimate for a benign message; None where there is none.
         downlink_bits_per_parameter: Bits that the server sent per client and round.
         model_bits: Bits to store the deployed model.

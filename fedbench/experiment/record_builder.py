@@ -139,13 +139,13 @@ def build_result(
     benign_messages = sum(len(r.clients) - r.malicious for r in rounds)
     entropies = [r.entropy_bits for r in rounds if r.entropy_bits is not None]
     uplink = [r.benign_uplink_bits for r in rounds if r.benign_uplink_bits is not None]
-    counted = len(uplink) == len(rounds)
+    counted = benign_messages > 0 and len(uplink) == len(rounds)
     server = settled(setup, state.server, setup.scenario.rounds - 1)
     return Result(
         accuracy=score.accuracy,
         loss=score.loss,
         per_client=None if setup.population.published is not None else spread(score.parts),
-        uplink_bits_per_parameter=sum(uplink) / max(benign_messages, 1) / d if counted else None,
+        uplink_bits_per_parameter=sum(uplink) / benign_messages / d if counted else None,
         entropy_bits_per_parameter=sum(entropies) / benign_messages / d if entropies else None,
         downlink_bits_per_parameter=sum(r.downlink_bits for r in rounds) / max(asked, 1) / d,
         model_bits=hooks.ask(protocol, "model_bits", int, setup.shared, server),

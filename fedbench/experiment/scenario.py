@@ -32,8 +32,7 @@ from fedbench.core.choices import (
     Sees,
     Split,
 )
-from fedbench.core.errors import ConfigError, refusal, require
-from fedbench.core.files import parsed_toml
+from fedbench.core.errors import ConfigError, refusal, require, require_share
 from fedbench.core.sources import SourceFile, each_once
 
 if TYPE_CHECKING:  # a plug-in may be given as an object; the field holds its text
@@ -48,6 +47,10 @@ REMARKED = ("adapter", "split", "augment", "cohorts", "availability")
 ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")
 MOST = 2**31 - 1  # of clients, rounds and whatever else is counted
 COUNTED = ("clients", "per_round", "rounds", "epochs", "batch_size", "eval_every", "attack_every")
+NUMBERS = (
+    *(*COUNTED, "malicious", "declared", "delta", "attack_from", "attack_until", "defense_draw"),
+    *("seed", "data_seed"),
+)
 LAST_SEED = 2**63 - 1  # what a record, and who reads it, can hold
 # Left out of JSON at their defaults.
 UNWRITTEN = (
@@ -194,6 +197,14 @@ class Scenario(BaseModel, metaclass=_Spoken):
         assert info.field_name is not None
         return text_of(info.field_name, value)
 
+    @field_validator(*NUMBERS, mode="before")
+    @classmethod
+    def _no_boolean(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse booleans, which pydantic and Python take for 0 and 1."""
+        assert info.field_name is not None
+        require(_called(info.field_name, info), value, not isinstance(value, bool), "a number")
+        return value
+
     @field_validator("malicious", "declared")
     @classmethod
     def _without_sign(cls, value: float | None) -> float | None:
@@ -207,10 +218,8 @@ class Scenario(BaseModel, metaclass=_Spoken):
         from fedbench.models import adapters
         from fedbench.privacy.conversion import check_claim
 
-        typed = bool(info.context and info.context.get(TYPED))
-
         def called(name: str) -> str:
-            return f"--{name.replace('_', '-')}" if typed else f"Scenario.{name}"
+            return _called(name, info)
 
         def must(name: str, holds: bool, rule: str) -> None:
             require(called(name), getattr(self, name), holds, rule)
@@ -219,9 +228,9 @@ class Scenario(BaseModel, metaclass=_Spoken):
             must(name, getattr(self, name) >= 1, ">= 1")
             most, rule = (1 << 30, "<= 2**30") if name == "batch_size" else (MOST, "< 2**31")
             must(name, getattr(self, name) <= most, rule)
-        must("malicious", 0 <= self.malicious < 1, "in [0, 1)")
+        require_share(called("malicious"), self.malicious, self.clients)
         must("malicious", self.owned < self.clients, "a share that leaves a benign client")
-        must("declared", self.declared is None or 0 <= self.declared < 1, "in [0, 1)")
+        require_share(called("declared"), self.declared or 0.0, self.clients)
         if self.per_round > self.clients:  # often nobody typed it
             raise ConfigError(
                 f"{called('per_round')} must be <= {called('clients')} = {self.clients}, got "
@@ -278,16 +287,11 @@ class Scenario(BaseModel, metaclass=_Spoken):
             name = "--" + ".".join(str(part) for part in first["loc"]).replace("_", "-")
             raise ConfigError(refusal(name, error)) from error
 
-    @classmethod
-    def from_toml(cls, text: str) -> Self:
-        """The scenario that `to_toml` wrote."""
-        return cls.of(**parsed_toml(text.encode(), "a scenario"))
 
-    def to_toml(self) -> str:
-        """Flat TOML; a field that is None is left out."""
-        import tomli_w
-
-        return tomli_w.dumps(self.model_dump(exclude_none=True))
+def _called(name: str, info: ValidationInfo) -> str:
+    """Return the name of a field as it was typed: an option of the command, or a field."""
+    typed = bool(info.context and info.context.get(TYPED))
+    return f"--{name.replace('_', '-')}" if typed else f"Scenario.{name}"
 
 
 def fingerprint(resolved: str, code: str, sources: Iterable[str], own_data: str = "") -> str:

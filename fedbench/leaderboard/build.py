@@ -257,8 +257,13 @@ def attacked(
 
 
 def counted(record: Record) -> float:
-    """Return the uplink bits per parameter and benign message; `ConfigError` for a secure sum."""
+    """Return the uplink bits per parameter and benign message; `ConfigError` if nobody knows."""
     bits = record.result.uplink_bits_per_parameter
+    if not any(len(r.clients) - r.malicious for r in record.rounds):
+        raise ConfigError(
+            f"{record.file_name}: an entry must count its bits, got a run in which no benign "
+            "client sent anything; sample more clients, or let fewer drop out"
+        )
     if bits is None or any(r.benign_uplink_bits is None for r in record.rounds):
         raise ConfigError(
             f"{record.file_name}: an entry must count its bits, got a secure sum of "

@@ -93,10 +93,11 @@ def _told_twice(run: Record) -> Iterator[tuple[str, Any, Any]]:
     yield "looks", looks, [r.step for r in run.rounds if r.accuracy is not None]
     benign = sum(len(r.clients) - r.malicious for r in run.rounds)
     asked = sum(r.asked for r in run.rounds)
-    up = sum(r.benign_uplink_bits or 0 for r in run.rounds) / max(benign, 1) / run.parameters
+    up = sum(r.benign_uplink_bits or 0 for r in run.rounds)
     down = sum(r.downlink_bits for r in run.rounds) / max(asked, 1) / run.parameters
     yield "accuracy", run.result.accuracy, run.rounds[-1].accuracy
-    yield "uplink bits", run.result.uplink_bits_per_parameter, up
+    sent = up / benign / run.parameters if benign else None
+    yield "uplink bits", run.result.uplink_bits_per_parameter, sent
     yield "downlink bits", run.result.downlink_bits_per_parameter, down
     for name, value in from_rounds(run.rounds).items():
         yield name.replace("_", " "), getattr(run.result, name), value

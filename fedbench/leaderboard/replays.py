@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from fedbench.core import registry
-from fedbench.core.errors import ConfigError, refusal
+from fedbench.core.errors import ConfigError, few, refusal
 from fedbench.core.files import write_atomically
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.compatibility import resolve
@@ -297,9 +297,17 @@ def unread(entry: Entry, read: Collection[str]) -> list[Source]:
 def has_read(entry: Entry, digits: Sequence[str]) -> list[str]:
     """Return the SHA-256 of an entry's files that begin with these ``digits``, 12 or more.
 
-    `ConfigError` if another one must be read before the entry may be replayed.
+    `ConfigError` if no file begins so, or another one must be read before a replay.
     """
-    starts = tuple(text.lower() for text in digits if len(text) >= 12)
+    starts = tuple(map(str.lower, digits))
+    for start in starts:
+        if len(start) < 12 or not any(each.sha256.startswith(start) for each in entry.sources):
+            files = few(f"{each.sha256[:12]} of {each.module}" for each in entry.sources)
+            hint = f"its files are {files}" if files else "this entry has none, leave it out"
+            raise ConfigError(
+                "--read must be the first digits, 12 or more, of the SHA-256 of a file of another "
+                f"package, got {start!r}; {hint}"
+            )
     read = [each.sha256 for each in entry.sources if each.sha256.startswith(starts)]
     if left := unread(entry, read):
         first = left[0]

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, model_validator
 
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.files import read_limited, read_toml
@@ -66,7 +66,7 @@ class Track(_Model):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     scenario: dict[str, Any]
-    seeds: tuple[int, ...]
+    seeds: tuple[StrictInt, ...]  # true is not 1
     data: Digest
     clean: Envelope
     chance: float = Field(default=0.0, ge=0, lt=1)
@@ -131,12 +131,12 @@ class Rules(_Model):
     ``families`` groups attacks by how they work: one of a family stands in for the others.
     """
 
-    version: int = Field(ge=1)
-    seeds: int = Field(ge=2)
+    version: StrictInt = Field(ge=1)
+    seeds: StrictInt = Field(ge=2)
     confidence: float = Field(gt=0, lt=1)
-    looks: int = Field(default=1, ge=1)
-    worst: int = Field(default=3, ge=1)
-    ranking_seeds: int = Field(default=20, ge=3)
+    looks: StrictInt = Field(default=1, ge=1)
+    worst: StrictInt = Field(default=3, ge=1)
+    ranking_seeds: StrictInt = Field(default=20, ge=3)
     free: tuple[str, ...]
     ensemble: dict[str, tuple[str, ...]]
     adaptive: tuple[str, ...] = ()

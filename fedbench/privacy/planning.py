@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedbench.api import Adjacency, Release, Sees
-from fedbench.core.errors import ConfigError, NoTheorem, require
+from fedbench.core.errors import ConfigError, NoTheorem, require, require_share
 from fedbench.privacy.accountants import Participation, PrivacyCost, price
 from fedbench.privacy.conversion import check_claim
 
@@ -47,7 +47,7 @@ class PrivacyPlan:
             require(option, value, value <= most, f"<= {most}")
         rule = f"<= --clients = {self.clients}: a sampling rate above 1 means nothing"
         require("--per-round", self.per_round, self.per_round <= self.clients, rule)
-        require("--malicious", self.malicious, 0 <= self.malicious < 1, "in [0, 1)")
+        require_share("--malicious", self.malicious, self.clients)
         asked = self.participations
         legal = asked is None or 1 <= asked <= self.rounds
         require("--participations", asked, legal, f"in 1 .. --rounds = {self.rounds}")

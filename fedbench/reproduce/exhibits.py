@@ -94,7 +94,6 @@ class Claim(_Model):
     formula: str = ""
     given: dict[str, Any] = Field(default={}, alias="with")
     measure: Measure | None = None
-    unit: str | None = None
     needs: str = ""
 
     def within(self, only: Mapping[str, list[Any]]) -> bool:
@@ -162,7 +161,6 @@ class Exhibit(_Model):
     Args:
         name: Name on the command line, which begins with the paper's.
         label: Name in the paper.
-        page: Page of the paper's text.
         shows: What it shows, in a sentence.
         measure: What its numbers are.
         unit: Unit of its numbers.
@@ -170,7 +168,6 @@ class Exhibit(_Model):
         margin: Distance at which a number still agrees; by default that of the measure.
         needs: What fedbench lacks to play it; empty if nothing.
         setting: Fields of the scenario at the paper's size.
-        dimensionless: Numbers that a smaller version must preserve, with the paper's values.
         cell: Its numbers.
         scale: How it is played at smaller scales; ``full`` is the setting itself.
         reason: Known reasons for differences.
@@ -178,7 +175,6 @@ class Exhibit(_Model):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     label: str
-    page: int | None = None
     shows: str
     measure: Measure
     unit: str = ""
@@ -186,7 +182,6 @@ class Exhibit(_Model):
     margin: float | None = Field(default=None, gt=0)
     needs: str = ""
     setting: Fields = {}
-    dimensionless: dict[str, float | str] = {}
     cell: tuple[Claim, ...] = ()
     scale: dict[Literal["mini", "paper-data", "full"], Scale] = {}
     reason: tuple[Reason, ...] = ()
@@ -224,10 +219,6 @@ class Exhibit(_Model):
     def measure_of(self, claim: Claim) -> Measure:
         """Return what the number of a cell is."""
         return claim.measure or self.measure
-
-    def unit_of(self, claim: Claim) -> str:
-        """Return the unit of a cell's number."""
-        return self.unit if claim.unit is None else claim.unit
 
     def margin_of(self, claim: Claim) -> float:
         """Return the distance from the paper's number at which ours still agrees.

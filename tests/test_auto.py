@@ -186,6 +186,10 @@ def test_edges_are_carried_over_the_cut_where_that_raises_the_loss() -> None:
     after = (s + positions).topk(3).indices.sort().values
     assert after.tolist() == [2, 4, 5]
     assert crossing(s, -g, 3, 1, 1.0).topk(3).indices.sort().values.tolist() == [3, 4, 5]
+    # That edge 3 leaves would lower the loss: one exchange, edge 0 for edge 2.
+    s = torch.tensor([10.0, 11.0, 12.0, 13.0])
+    g = torch.tensor([0.5, 0.25, -1.0, 0.5])
+    assert crossing(s, g, 2, 1, 1.0).tolist() == [3.0, 1.0, 0.0, 2.0]
 
 
 def test_it_rehearses_with_as_many_samples_of_each_class() -> None:

@@ -257,7 +257,11 @@ def test_norm_bound_by_hand_and_its_noise_follows_the_servers_key() -> None:
     torch.testing.assert_close(sizes, sizes[:1].expand(5))
 
 
-@pytest.mark.parametrize("rule", [CenteredClipping(tau=3.0, steps=2), NormBound(c=4.0)], ids=repr)
+@pytest.mark.parametrize(
+    "rule",
+    [CenteredClipping(tau=3.0, steps=2), NormBound(c=4.0), CGE(f=2), CGE(f=0)],
+    ids=repr,
+)
 def test_as_many_rows_as_a_bound_tolerates_may_be_anything(rule: Defense[Any]) -> None:
     for far in (torch.nan, inf, -inf, 1e30, -3e38):
         x = draw(11, 11, 4)

@@ -117,6 +117,10 @@ def test_bytes_that_are_no_code_of_what_they_decode_to_are_refused() -> None:
     rejected(FewValues, twice, payload.spec, "ascending")
     below = struct.pack("<H11f", 11, *table) + code_entropy(places - 1, 10)[0].tobytes()
     rejected(FewValues, below, payload.spec, "at least 0")
+    many = torch.arange(MOST + 1, dtype=torch.float32).repeat(1, 40)  # shorter, but too many
+    words = code_entropy(many[0].long().numpy(), MOST)[0].tobytes()
+    crowded = struct.pack(f"<H{MOST + 1}f", MOST + 1, *range(MOST + 1)) + words
+    rejected(FewValues, crowded, FewValues(many, many.shape[1]).spec, f"at most {MOST}")
     floats = b"\0\0" + struct.pack("<200f", *ELEVEN[0].tolist())
     rejected(FewValues, floats, payload.spec, "shorter")
     rejected(FewValues, floats[:-4], payload.spec, "800 bytes")

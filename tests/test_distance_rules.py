@@ -250,6 +250,9 @@ def test_norm_bound_by_hand_and_its_noise_follows_the_servers_key() -> None:
     assert float(draws[0].std()) == pytest.approx(0.5, rel=0.03)
     assert rule.traits().randomized
     assert not NormBound(c=1.0).traits().randomized
+    # Rows twice as long have an answer twice as long only if nothing has a size of its own.
+    bounds = [NormBound(), NormBound(c=1.0), NormBound(noise=0.5), NormBound(c=1.0, noise=0.5)]
+    assert [bound.traits().scale for bound in bounds] == [True, False, False, False]
     # All rankings have one norm about the middle.
     assert "would be the plain mean" in str(NormBound().refuses(Rankings))
     symbols = Rankings(ranking(draw(0, 5, 6), (6,)), (6,))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import bootstrap, permutation_test, ttest_1samp
+from scipy.integrate import quad
+from scipy.stats import bootstrap, chi2, norm, permutation_test, t, ttest_1samp
 
 from fedbench.leaderboard.rank import surely_better
 from fedbench.leaderboard.resampling import (
@@ -148,6 +149,13 @@ def test_a_detectable_difference_is_seen_in_four_of_five_trials() -> None:
     drawn = np.random.default_rng(0).normal(least, 0.1, (20_000, 20))
     seen = np.mean(np.asarray(ttest_1samp(drawn, 0, axis=1).pvalue) < 0.05)
     assert seen == pytest.approx(0.8, abs=5 * math.sqrt(0.16 / 20_000))
+    # A t statistic is (normal + shift) / sqrt(chi^2 / 19): the power by an integral over chi^2.
+    shift = least / 0.1 * math.sqrt(20)
+    critical = float(t.ppf(0.975, 19))
+    power, _ = quad(
+        lambda x: norm.sf(critical * math.sqrt(x / 19) - shift) * chi2.pdf(x, 19), 0, 200
+    )
+    assert power == pytest.approx(0.8, abs=1e-6)
     assert detectable(0.1, 5, 0.07) > 2 * least
     assert detectable(0.1, 5, 0.05) == math.inf  # five of one sign are not so sure
 

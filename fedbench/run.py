@@ -195,7 +195,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         received, accepted = honest.receive(
             packets, setup.scenario.server_checks, setup.shared.device
         )
-        sent = behind_masks(setup, packets, received, accepted, step)
+        sent = behind_masks(setup, packets, received, accepted, len(asked), step)
         remember(setup, state, ids, received, accepted)
 
     # 6, 7  the defense estimates the honest mean, the protocol takes its step

@@ -126,16 +126,17 @@ def heard_by_all(setup: Setup, server: Any, ids: Sequence[int], trees: Sequence[
 
 
 def behind_masks(
-    setup: Setup, packets: list[Packet], received: Payload, accepted: Tensor, step: int
+    setup: Setup, packets: list[Packet], received: Payload, accepted: Tensor, asked: int, step: int
 ) -> list[Packet]:
     """Return the packets that travel: masked residues where ``sees`` is a secure sum.
 
-    The server decodes and adds them up, which must give the sum of what it ``received``: a rule
-    that is allowed there reads no more of it. A message that was rejected is in no sum.
+    The modulus has room for all clients that were ``asked``: none knows who will drop out. The
+    server decodes and adds them up, which must give the sum of what it ``received``: a rule that is
+    allowed there reads no more of it. A message that was rejected is in no sum.
     """
     if setup.sees not in SUMS:
         return packets
-    numbers = summands(received, len(packets))
+    numbers = summands(received, asked)
     masked = masked_packets(numbers, setup.secret.key("secure sum", step))
     expected = numbers.x.sum(dim=0).cpu() % numbers.modulus
     assert torch.equal(sum_of_packets(masked, numbers.spec), expected)

@@ -223,8 +223,8 @@ class KeptMessages:
 def mixed_rows(shares: Tensor, x: Tensor, finite: Tensor) -> Tensor:
     """Return real rows ``(m, t)``, each of these ``shares (m, n)`` of the rows of ``x (n, t)``.
 
-    Whoever has a share of a row that is not ``finite (n,)`` has NaN in all of its own. Whole numbers
-    of equal shares are summed exactly: as many votes each way are a tie.
+    Whoever has a share of a row that is not ``finite (n,)`` has NaN in all of its own. Whole
+    numbers of equal shares are summed exactly: as many votes each way are a tie.
     """
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     largest = shares.amax() if shares.numel() else shares.new_ones(())

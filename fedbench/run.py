@@ -181,7 +181,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     # 4  the adversary trains its clients once more, its own way, and rewrites its own rows only
     malicious = setup.population.malicious[ids]
     owned = setup.owned(ids, step)
-    view = setup.view(ids, broadcast, step)
+    view = setup.view(ids, broadcast, step, state.memories)
     with span("attack"):
         start = now(setup.shared.device)
         context = attack_context(setup, state, clients, trained, updates, honest, idle, owned, view)

@@ -12,7 +12,6 @@ from torch import Tensor
 from fedbench.adversary import threat_model
 from fedbench.api import Defense, ServerView, hooks
 from fedbench.core.choices import SUMS
-from fedbench.core.tiling import finite_rows
 from fedbench.executors.training import Client, Made, Trained
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
@@ -147,18 +146,9 @@ def behind_masks(
 def remember(
     setup: Setup, state: RunState, ids: Sequence[int], received: Payload, accepted: Tensor
 ) -> None:
-    """Write what arrived into `Protocol.agreed`, where both ends remember it.
-
-    A message that was rejected, or whose values are not finite, changes nothing at either end.
-    """
-    name = setup.plugins.protocol.agreed
-    if name is None:
-        return
-    values = received.values()
+    """Write what arrived into `Protocol.agreed`; a message that was rejected changes nothing."""
     arrived = [ids[row] for row in accepted.nonzero()[:, 0].tolist()]
-    for i, row, finite in zip(arrived, values, finite_rows(values).tolist(), strict=True):
-        if finite:
-            state.memories[i] = state.memories[i] | {name: row.clone()}
+    setup.remember(arrived, received, state.memories)
 
 
 def defend(

@@ -190,7 +190,8 @@ def test_the_servers_own_client_remembers_what_clients_do(rule: str) -> None:
     assert (sent[0] != 0).sum() < (sent[1] != 0).sum() < (sent[2] != 0).sum()
     setup = prepare(Scenario(**SMALL | {"protocol": "fedavg", "defense": rule}))
     protocol, shared = setup.plugins.protocol, setup.shared
-    root(0, nothing := {})
+    nothing: dict[int, Any] = {}
+    root(0, nothing)
     assert nothing == {}
 
 

@@ -181,7 +181,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     # 4  the adversary trains its clients once more, its own way, and rewrites its own rows only
     malicious = setup.population.malicious[ids]
     owned = setup.owned(ids, step)
-    view = setup.view(ids, broadcast, step)
+    view = setup.view(ids, broadcast, step, state.memories)
     with span("attack"):
         start = now(setup.shared.device)
         context = attack_context(setup, state, clients, trained, updates, honest, idle, owned, view)
@@ -195,7 +195,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         received, accepted = honest.receive(
             packets, setup.scenario.server_checks, setup.shared.device
         )
-        sent = behind_masks(setup, packets, received, accepted, step)
+        sent = behind_masks(setup, packets, received, accepted, len(asked), step)
         remember(setup, state, ids, received, accepted)
 
     # 6, 7  the defense estimates the honest mean, the protocol takes its step

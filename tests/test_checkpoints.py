@@ -210,8 +210,10 @@ def test_every_mechanism_goes_on(mechanism: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_canonical_run_goes_on_with_its_commitments(tmp_path: Path) -> None:
-    setup = dataclasses.replace(prepare(FULL, "cpu", "loop"), canonical=True)
+@pytest.mark.parametrize("rule", ["centered-clipping", "nna"])  # nna: the server remembers, too
+def test_a_canonical_run_goes_on_with_its_commitments(rule: str, tmp_path: Path) -> None:
+    scenario = FULL.model_copy(update={"defense": rule})
+    setup = dataclasses.replace(prepare(scenario, "cpu", "loop"), canonical=True)
     state = begin(setup)
     played: list[Round] = []
     for step in range(2):

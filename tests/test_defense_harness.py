@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from rules import answer, column, kept, view_of
+from torch import Tensor
 
 import fedbench
 from fedbench.adversary.metrics import _relative, detection, effect
@@ -20,6 +21,7 @@ from fedbench.experiment.compatibility import load_plugins, resolve
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import file_name
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.setup import SERVER
 from fedbench.payload import BinaryMasks, FloatVectors, same
 from fedbench.results.gather import shortened
 from fedbench.sweeps.grid import Grid
@@ -159,6 +161,38 @@ def test_root_truth_and_network_are_shown_only_to_who_needs_them() -> None:
     only = [(True, False, False), (False, True, False), (False, False, True)]
     assert list(shown.values()) == [nothing, *only]
     assert ROOT == 100
+
+
+@pytest.mark.parametrize("rule", ["fltrust", "nna"])
+def test_the_servers_own_client_remembers_what_clients_do(rule: str) -> None:
+    setup = prepare(Scenario(**SMALL | {"protocol": "worker-momentum:beta=0.75", "defense": rule}))
+    protocol, shared = setup.plugins.protocol, setup.shared
+    broadcast = protocol.broadcast(shared, protocol.init(shared), range(4), Key(0))
+
+    def root(step: int, memories: Any) -> Tensor:
+        view = setup.view([0, 5], broadcast, step, memories)
+        assert view.root is not None
+        return view.root.values()[0]
+
+    kept: dict[int, Any] = {}
+    first, second, third = (root(step, kept) for step in range(3))
+    alone = [root(step, {}) for step in range(3)]  # a quarter of what each round's training gives
+    torch.testing.assert_close(first, alone[0])
+    torch.testing.assert_close(second, 0.75 * first + alone[1])
+    torch.testing.assert_close(third, 0.75 * second + alone[2])
+    # What both ends remember of a patched vector goes on from what was sent.
+    setup = prepare(Scenario(**SMALL | {"protocol": "byz-ef21:k=0.1", "defense": rule}))
+    protocol, shared = setup.plugins.protocol, setup.shared
+    patches: dict[int, Any] = {}
+    sent = [root(step, patches) for step in range(3)]
+    assert list(patches) == [SERVER]
+    assert torch.equal(patches[SERVER]["g"], sent[-1])
+    assert (sent[0] != 0).sum() < (sent[1] != 0).sum() < (sent[2] != 0).sum()
+    setup = prepare(Scenario(**SMALL | {"protocol": "fedavg", "defense": rule}))
+    protocol, shared = setup.plugins.protocol, setup.shared
+    nothing: dict[int, Any] = {}
+    root(0, nothing)
+    assert nothing == {}
 
 
 def test_an_attackers_questions_leave_no_findings_and_move_nothing_where_undefined() -> None:

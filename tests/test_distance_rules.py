@@ -9,9 +9,17 @@ import torch
 from rules import answer, column, draw, view_of
 from torch import Tensor
 
-from fedbench.api import Defense
+from fedbench.api import Chain, Defense
 from fedbench.core.rng import Key
-from fedbench.payload import FloatVectors, Rankings, ranking
+from fedbench.payload import (
+    FloatVectors,
+    KeptMessages,
+    Rankings,
+    SignBits,
+    mixed_rows,
+    ranking,
+)
+from fedbench_defenses.caf import CAF
 from fedbench_defenses.centered_clipping import CenteredClipping
 from fedbench_defenses.cge import CGE
 from fedbench_defenses.distances import (
@@ -25,6 +33,8 @@ from fedbench_defenses.distances import (
     squared_distances,
 )
 from fedbench_defenses.mda import MDA
+from fedbench_defenses.mean import Mean
+from fedbench_defenses.mixing import NNM
 from fedbench_defenses.multi_krum import Krum, MultiKrum
 from fedbench_defenses.nna import NNA
 from fedbench_defenses.norm_bound import NormBound
@@ -154,6 +164,22 @@ def test_a_row_that_is_not_finite_is_infinitely_far_and_spoils_no_other() -> Non
     assert combine(share, x, torch.tensor([4.0, 8.0])).tolist() == [2.75, 3.0]
     assert combine(share, x).tolist() == [1.75, 1.0]
     assert combine(share[[0, 2]], torch.tensor([[2], [4]], dtype=torch.int32)).item() == 2.0
+
+
+@pytest.mark.parametrize("n", [6, 10, 38])
+def test_as_many_votes_each_way_are_a_tie_where_all_rows_count_the_same(n: int) -> None:
+    # A sixth six times, half of them negative, is not 0 in floats, and a sign turns it into a vote.
+    order = torch.stack([Key(3).fold(column).permutation(n) for column in range(200)], dim=1)
+    signs = SignBits(order < n // 2)
+    equal = torch.full((n,), 1 / n, dtype=torch.float64)
+    assert bool((combine(equal, signs.values()) == 0).all())
+    shares = equal.expand(n, n)
+    finite = torch.ones(n, dtype=torch.bool)
+    assert bool((mixed_rows(shares, signs.values(), finite) == 0).all())
+    packets = KeptMessages(signs.take([]), signs.encode(), at_once=4).mixed(shares)
+    assert bool((packets.mean() == 0).all())
+    assert bool((answer(CAF(f=0), signs) == 0).all())
+    assert bool((answer(Chain(NNM(f=0), Mean()), signs) == 0).all())
 
 
 def test_mda_takes_the_smallest_diameter_and_says_of_how_many_rows_at_most() -> None:

@@ -411,6 +411,15 @@ def test_signs_and_residues_are_counted_behind_masks_and_skellam_costs_the_same(
         assert bits == pytest.approx(exact, abs=0.007), protocol
 
 
+def test_bits_behind_masks_have_room_for_all_that_were_asked() -> None:
+    fields = {"clients": 20, "per_round": 10, "rounds": 3, "availability": "dropout:p=0.5"}
+    record = played(protocol="signsgd", sees="sum", **fields)
+    assert all(played_round.dropped > 2 for played_round in record.rounds)
+    for played_round in record.rounds:
+        each = (played_round.uplink_bits or 0) / len(played_round.clients) / record.parameters
+        assert each == pytest.approx(math.log2(11), abs=0.007)  # who stays cannot know how many do
+
+
 def test_a_message_that_is_rejected_is_in_no_sum() -> None:
     fields = {"clients": 4, "per_round": 4, "malicious": 0.25, "attack": "malformed"}
     record = played(protocol="signsgd", sees="sum", **fields)

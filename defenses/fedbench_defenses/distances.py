@@ -93,20 +93,22 @@ def combine(share: Tensor, x: Rows, origin: Tensor | None = None) -> Tensor:
     """Return ``origin + sum_i share_i (x_i - origin)``, summed in float64.
 
     Rows of share 0 are not read. Without an origin the shares add up to one. Float rows give
-    float32, whole numbers float64. Shares may be on the CPU or on the rows' device.
+    float32, whole numbers float64. Shares may be on the CPU or on the rows' device. Where they are
+    all the same, whole numbers are summed exactly: as many votes each way are a tie.
     """
     here = share.cpu()
     chosen = here.nonzero()[:, 0]
     form = x.form.values() if isinstance(x, KeptMessages) else x
     some = x.take(chosen) if isinstance(x, KeptMessages) else x
-    share = sent(here[chosen], form.device)
+    largest = float(here.abs().max()) or 1.0
+    portion = sent(here[chosen] / largest, form.device)
     rows = sent(chosen, form.device)
     out = torch.empty(form.shape[1], dtype=torch.float64, device=form.device)
     for tile, part in tiles_of(some, out):
         read = tile if len(tile) == len(rows) else tile[rows]
-        part.copy_(share @ read.to(torch.float64))
+        part.copy_((portion @ read.to(torch.float64)).mul_(largest))
     if origin is not None:
-        out += (1 - share.sum()) * origin.to(torch.float64)
+        out += (1 - float(here.sum())) * origin.to(torch.float64)
     return out.to(form.dtype) if form.is_floating_point() else out
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedbench.core.errors import ConfigError
 from fedbench.core.files import read_limited, write_atomically
-from fedbench.experiment.setup import Setup
+from fedbench.experiment.setup import SERVER, Setup
 from fedbench.experiment.state import RunState
 from fedbench.experiment.state_bytes import NoBytesError, decode, digest, encode
 from fedbench.payload.packets import Packet
@@ -44,7 +44,8 @@ def commit(
         return None
     state.arrived = None
     try:
-        for i in ids:
+        own = [SERVER] if SERVER in state.memories else []
+        for i in [*ids, *own]:
             data = encode(state.memories[i])
             state.digests[i] = sha256(data).digest()
             state.memories[i] = decode(data)

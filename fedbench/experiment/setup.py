@@ -1,6 +1,6 @@
 """Setup of a run: everything that does not change from round to round."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -26,6 +26,7 @@ from fedbench.core.blame import ask
 from fedbench.core.permutations import LISTED, distinct
 from fedbench.core.rng import Key, Secret
 from fedbench.core.sources import SourceFile
+from fedbench.core.tiling import finite_rows
 from fedbench.core.trees import Layout, Tree
 from fedbench.executors.training import Client, Executor, untouched
 from fedbench.experiment import cohorts
@@ -34,6 +35,7 @@ from fedbench.experiment.population import Population
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import FoldedMessages, Payload
 
+SERVER = -1  # whose memory is that of the server's own client, which trains on its root data
 REHEARSING = 1000  # clients of an adversary that owns more than can be listed
 
 
@@ -222,10 +224,17 @@ class Setup:
         """Number of messages that the server step is told; central noise hides the real one."""
         return self.scenario.per_round if self.plugins.mechanism.central else len(received)
 
-    def view(self, ids: Sequence[int], broadcast: Payload, step: int) -> ServerView:
+    def view(
+        self,
+        ids: Sequence[int],
+        broadcast: Payload,
+        step: int,
+        memories: MutableMapping[int, Memory] | None = None,
+    ) -> ServerView:
         """Return what the defense is shown of the clients ``ids``, beside their messages.
 
-        All weights are equal where the protocol says so, or where central noise needs it.
+        All weights are equal where the protocol says so, or where central noise needs it. Of the
+        ``memories`` that of `SERVER` may change, see `root_message`.
         """
         alike = not self.plugins.protocol.weighted or self.plugins.mechanism.central
         sizes = self.population.sizes(ids)
@@ -240,25 +249,50 @@ class Setup:
             ids=self.population.pseudonyms[list(ids)],
             layout=ask(self.plugins.protocol, "trained", Layout, self.shared),
             network=self.shared.network if needs.network else None,
-            root=self.root_message(broadcast, step) if needs.root else None,
+            root=self.root_message(broadcast, step, memories) if needs.root else None,
             truth=self.hostile(ids, step) if needs.oracle else None,
         )
 
-    def root_message(self, broadcast: Payload, step: int) -> Payload:
-        """One row: the message of a client with the server's root data, and without memory."""
+    def root_message(
+        self, broadcast: Payload, step: int, memories: MutableMapping[int, Memory] | None = None
+    ) -> Payload:
+        """One row: the message of a client with the server's root data, which never is away.
+
+        It remembers what clients do, in ``memories`` under `SERVER`; by default nothing.
+        """
         key = self.secret.key("root", step)
         protocol = self.plugins.protocol
         data = self.population.data
+        memories = {} if memories is None else memories
         client = Client(
             tree=ask(protocol, "receive", dict, self.shared, broadcast.take([0])),
             x=data.floats(self.population.root),
             y=data.y[self.population.root],
             key=key,
-            memory=ask(protocol, "memory", dict, self.shared),
+            memory=memories.get(SERVER) or ask(protocol, "memory", dict, self.shared),
             round=step,
         )
-        updates, memories = self.executor.trained([client], step)
-        return hooks.message(protocol, self.shared, updates, [key], memories)[0]
+        updates, after = self.executor.trained([client], step)
+        sent, (kept,) = hooks.message(protocol, self.shared, updates, [key], after)
+        if kept:
+            memories[SERVER] = kept
+            self.remember([SERVER], sent, memories)
+        return sent
+
+    def remember(
+        self, ids: Sequence[int], received: Payload, memories: MutableMapping[int, Memory]
+    ) -> None:
+        """Write what arrived into `Protocol.agreed`, where both ends remember it.
+
+        A message whose values are not finite changes nothing at either end.
+        """
+        name = self.plugins.protocol.agreed
+        if name is None:
+            return
+        values = received.values()
+        for i, row, finite in zip(ids, values, finite_rows(values).tolist(), strict=True):
+            if finite:
+                memories[i] = memories[i] | {name: row.clone()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,6 @@ from torch import Tensor
 from fedbench.adversary import threat_model
 from fedbench.api import Defense, ServerView, hooks
 from fedbench.core.choices import SUMS
-from fedbench.core.tiling import finite_rows
 from fedbench.executors.training import Client, Made, Trained
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
@@ -126,16 +125,17 @@ def heard_by_all(setup: Setup, server: Any, ids: Sequence[int], trees: Sequence[
 
 
 def behind_masks(
-    setup: Setup, packets: list[Packet], received: Payload, accepted: Tensor, step: int
+    setup: Setup, packets: list[Packet], received: Payload, accepted: Tensor, asked: int, step: int
 ) -> list[Packet]:
     """Return the packets that travel: masked residues where ``sees`` is a secure sum.
 
-    The server decodes and adds them up, which must give the sum of what it ``received``: a rule
-    that is allowed there reads no more of it. A message that was rejected is in no sum.
+    The modulus has room for all clients that were ``asked``: none knows who will drop out. The
+    server decodes and adds them up, which must give the sum of what it ``received``: a rule that is
+    allowed there reads no more of it. A message that was rejected is in no sum.
     """
     if setup.sees not in SUMS:
         return packets
-    numbers = summands(received, len(packets))
+    numbers = summands(received, asked)
     masked = masked_packets(numbers, setup.secret.key("secure sum", step))
     expected = numbers.x.sum(dim=0).cpu() % numbers.modulus
     assert torch.equal(sum_of_packets(masked, numbers.spec), expected)
@@ -146,18 +146,9 @@ def behind_masks(
 def remember(
     setup: Setup, state: RunState, ids: Sequence[int], received: Payload, accepted: Tensor
 ) -> None:
-    """Write what arrived into `Protocol.agreed`, where both ends remember it.
-
-    A message that was rejected, or whose values are not finite, changes nothing at either end.
-    """
-    name = setup.plugins.protocol.agreed
-    if name is None:
-        return
-    values = received.values()
+    """Write what arrived into `Protocol.agreed`; a message that was rejected changes nothing."""
     arrived = [ids[row] for row in accepted.nonzero()[:, 0].tolist()]
-    for i, row, finite in zip(arrived, values, finite_rows(values).tolist(), strict=True):
-        if finite:
-            state.memories[i] = state.memories[i] | {name: row.clone()}
+    setup.remember(arrived, received, state.memories)
 
 
 def defend(

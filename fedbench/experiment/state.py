@@ -23,7 +23,7 @@ class RunState:
     mechanism: Any = None
     adversary: AdversaryMemory = field(default_factory=dict)
     learned: Tensor | None = None  # by the adversary's clients before they train
-    memories: MutableMapping[int, Memory] = field(default_factory=Memories)  # of who took part
+    memories: MutableMapping[int, Memory] = field(default_factory=Memories)  # and `setup.SERVER`'s
     ledger: Ledger = field(default_factory=Ledger)
     score: Evaluation | None = None  # of the model deployed when test data was last read
     local_accuracies: dict[int, float] = field(default_factory=dict)  # of benign clients' models

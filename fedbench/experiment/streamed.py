@@ -416,7 +416,7 @@ def play_streamed_round(setup: Setup, state: RunState, step: int) -> Round:
             broadcast = broadcast.take(places or [0])
     malicious = setup.population.malicious[ids]
     owned = setup.owned(ids, step)
-    view = setup.view(ids, broadcast, step)
+    view = setup.view(ids, broadcast, step, state.memories)
     sums = Sums(len(ids), not needs_sums(setup))
     stream = Stream(setup, state, step, ids, broadcast, view, sums)
     shown = threat_model.needs(stream.attack).tier == "all"

@@ -205,10 +205,12 @@ class KeptMessages:
         sums = FoldedMessages.none(self.form)
         spoilt = False
         start = 0
+        each = torch.ones(len(self.packets), dtype=torch.float64)
+        if self.shares is not None:
+            each = (self.shares / self.shares.amax()).sum(dim=0).cpu()
+            each /= each.amax()  # exactly 1 where all weigh the same
         for part in self.parts():
-            weights = torch.ones(len(part), dtype=torch.float64)
-            if self.shares is not None:
-                weights = self.shares[:, start : start + len(part)].mean(dim=0).cpu()
+            weights = each[start : start + len(part)]
             read = weights > 0  # what is in none of them may be anything
             rows = part.take(read.nonzero()[:, 0])
             sums += FoldedMessages.of(rows, weights[read])
@@ -221,12 +223,15 @@ class KeptMessages:
 def mixed_rows(shares: Tensor, x: Tensor, finite: Tensor) -> Tensor:
     """Return real rows ``(m, t)``, each of these ``shares (m, n)`` of the rows of ``x (n, t)``.
 
-    Whoever has a share of a row that is not ``finite (n,)`` has NaN in all of its own.
+    Whoever has a share of a row that is not ``finite (n,)`` has NaN in all of its own. Whole
+    numbers of equal shares are summed exactly: as many votes each way are a tie.
     """
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-    part = shares.to(dtype)
+    largest = shares.amax() if shares.numel() else shares.new_ones(())
+    part = (shares / largest).to(dtype)
     rows = torch.empty(len(shares), x.shape[1], dtype=dtype, device=x.device)
     for tile, out in tiles(x, rows):
         torch.mm(part[:, finite], tile[finite].to(dtype), out=out)
+        out *= largest
     rows[(shares[:, ~finite] > 0).any(dim=1)] = torch.nan
     return rows

@@ -80,6 +80,20 @@ def over(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return lambda x: f(x)
 
 
+def times(by: float) -> Callable[[Tensor], Tensor]:
+    return over(lambda x: by * x)
+
+
+def again(by: float) -> Callable[[Tensor], Tensor]:
+    functions: list[Callable[[Tensor], Tensor]] = []  # that hold themselves
+
+    def act(x: Tensor) -> Tensor:
+        return by * x if len(x) < 2 else functions[0](x[:1])
+
+    functions.append(act)
+    return act
+
+
 def seeded(act: Callable[[Tensor], Tensor] = torch.relu, scale: float = 1.0) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -161,6 +175,8 @@ def test_what_is_written_has_no_address_and_tells_values_apart() -> None:
     values += [{1}, {2}, frozenset({1}), b"1", b"2", range(1), range(2), slice(1), Kind.A, Kind.B]
     values += [over(lambda x: x + 1.5), over(lambda x: x + 2.5)]
     values += [lambda x, *, by=by: x * by for by in (1, 2)]  # of one line
+    values += [lambda x: x, lambda x: -x]
+    values += [times(1.5), times(2.5), again(1.5), again(2.5)]
     texts = [written(value) for value in values]
     assert len(set(texts)) == len(values)
     assert written({"b", "a", "c"}) == written({"c", "b", "a"})

@@ -204,12 +204,17 @@ def test_a_mechanism_runs_in_both_halves(mechanism: str) -> None:
     assert up == 2 * 32 * example.lenet_size()
 
 
-def test_a_client_that_does_not_answer_is_left_out_of_the_round() -> None:
-    settings = dataclasses.replace(SMALL, protocol="byz-ef21")
+def halves(protocol: str) -> tuple[Server, Client]:
+    """Return a server that has enrolled six clients, and one of these."""
+    settings = dataclasses.replace(SMALL, protocol=protocol)
     server = Server(settings, example.lenet())
-    client = Client(settings, example.lenet())
-    for i in range(6):
+    for i in range(settings.clients):
         server.enrol(i, 10)
+    return server, Client(settings, example.lenet())
+
+
+def test_a_client_that_does_not_answer_is_left_out_of_the_round() -> None:
+    server, client = halves("byz-ef21")
     ids = server.sample(range(6), 0)
     samples = example.digits(0, 6, SEED)
     sent = {r.number: client.train(r, samples, b"")[0] for r in server.open(ids, 0)[1:]}
@@ -223,11 +228,7 @@ def test_a_client_that_does_not_answer_is_left_out_of_the_round() -> None:
 
 
 def test_a_rule_is_shown_the_broadcasts_of_those_whose_messages_came() -> None:
-    settings = dataclasses.replace(SMALL, protocol="feddrop")  # a sub-network for each client
-    server = Server(settings, example.lenet())
-    client = Client(settings, example.lenet())
-    for i in range(6):
-        server.enrol(i, 10)
+    server, client = halves("feddrop")  # a sub-network for each client
     ids = server.sample(range(6), 0)
     samples = example.digits(0, 6, SEED)
     requests = server.open(ids, 0)
@@ -235,6 +236,8 @@ def test_a_rule_is_shown_the_broadcasts_of_those_whose_messages_came() -> None:
     sent = {r.number: client.train(r, samples, b"")[0] for r in requests[1:]}
     assert server.close(sent, ids, 0).accepted == 3
     assert identical(server.broadcast, theirs.take([1, 2, 3]))
+    server.open(ids, 1)
+    assert server.close({}, ids, 1).sent == 0  # nobody answers
 
 
 ALPHABET = """
@@ -260,11 +263,7 @@ def test_a_protocol_of_another_package_broadcasts_an_alphabet_of_its_own(
     install: Callable[[str, dict[str, str]], Any],
 ) -> None:
     install(ALPHABET, {"protocol-own": "Own"})
-    settings = dataclasses.replace(SMALL, protocol="protocol-own")
-    server = Server(settings, example.lenet())
-    client = Client(settings, example.lenet())
-    for i in range(6):
-        server.enrol(i, 10)
+    server, client = halves("protocol-own")
     (request,) = server.open([2], 0)
     packet, _ = client.train(request, example.digits(2, 6, SEED), b"")
     assert server.close({2: packet}, [2], 0).accepted == 1
@@ -278,6 +277,7 @@ HOSTILE: dict[str, tuple[Any, dict[str, Any], str]] = {
     "bits": (flower.packet_in, {"packet": {"data": b"", "bits": float("nan")}}, "int, got float"),
     "size": (flower.client_in, {"client": {"number": 0, "size": 0}}, "must be >= 1, got 0"),
     "number": (flower.client_in, {"client": {"number": "x", "size": 1}}, "int, got str"),
+    "flag": (flower.client_in, {"client": {"number": True, "size": 1}}, "int, got bool"),
     "score": (flower.score_in, {"score": {"right": 3, "count": 2}}, "must be in 0 .. 2, got 3"),
     "negative": (flower.score_in, {"score": {"right": -9, "count": -8}}, "got -9"),
 }

@@ -341,6 +341,10 @@ def test_a_part_that_flower_lacks_is_one_line_with_the_versions() -> None:
     )
 
 
+def own_digits(number: int, clients: int, config: Any) -> Samples:
+    return example.digits(number, clients, SEED)
+
+
 class MemoryGrid:
     """A grid of Flower in this process: it calls the app of each node with its own context."""
 
@@ -385,11 +389,7 @@ def test_messages_of_flower_carry_accuracy_and_bits(protocol: str, in_a_task: No
         settings.plugins()
     except Incompatible as error:
         pytest.skip(str(error))
-
-    def data(number: int, clients: int, config: Any) -> Any:
-        return example.digits(number, clients, SEED)
-
-    app = flower.client_app(example.lenet, data, settings.config())
+    app = flower.client_app(example.lenet, own_digits, settings.config())
     summary = flower.serve(MemoryGrid(app, settings.clients), settings, example.lenet())
     up = sum(row["uplink_bits"] for row in summary["rounds"])
     down = sum(row["downlink_bits"] for row in summary["rounds"])
@@ -397,34 +397,34 @@ def test_messages_of_flower_carry_accuracy_and_bits(protocol: str, in_a_task: No
 
 
 class Hostile(MemoryGrid):
-    """A grid in which one node answers rounds of training with an empty message."""
+    """A grid in which two nodes answer rounds of training: with nothing, and with a wild error."""
 
     def send_and_receive(self, messages: Any) -> list[Any]:
-        from flwr.app import Message, RecordDict
+        from flwr.app import Error, Message, RecordDict
 
         told = list(messages)
         replies = super().send_and_receive(told)
         for place, message in enumerate(told):
-            if message.metadata.dst_node_id == 101 and message.metadata.message_type == "train":
-                replies[place] = Message(content=RecordDict(), reply_to=message)
+            if message.metadata.message_type == "train":
+                if message.metadata.dst_node_id == 101:
+                    replies[place] = Message(content=RecordDict(), reply_to=message)
+                if message.metadata.dst_node_id == 102:
+                    error = Error(code=0, reason="\x1b[2J two" + chr(10) + "lines")
+                    replies[place] = Message(error=error, reply_to=message)
         return replies
 
 
 @pytest.mark.peers
-def test_an_answer_without_a_packet_is_left_out_and_named(
+def test_answers_without_a_packet_are_left_out_and_named_in_a_line(
     in_a_task: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = dataclasses.replace(SMALL, rounds=1, per_round=6, declared=0.0)
-
-    def data(number: int, clients: int, config: Any) -> Any:
-        return example.digits(number, clients, SEED)
-
-    app = flower.client_app(example.lenet, data, settings.config())
+    app = flower.client_app(example.lenet, own_digits, settings.config())
     (row,) = flower.serve(Hostile(app, 6), settings, example.lenet())["rounds"]
-    assert (row["sent"], row["accepted"]) == (5, 5)
-    assert (
-        "client 1 failed in train: packet['data'] must be of type bytes" in capsys.readouterr().out
-    )
+    assert (row["sent"], row["accepted"]) == (4, 4)
+    out = capsys.readouterr().out
+    assert "client 1 failed in train: packet['data'] must be of type bytes" in out
+    assert r"client 2 failed in train: \x1b[2J two lines" in out
 
 
 @pytest.mark.peers

@@ -71,7 +71,8 @@ def written(value: object, within: tuple[FunctionType, ...] = ()) -> str:
         code = value.__code__
         end = max((line or 0, column or 0) for _, line, _, column in code.co_positions())
         constants = [x for x in code.co_consts if isinstance(x, int | float | str)]
-        text += written([source_of(value).sha256, code.co_firstlineno, end, code.co_names, constants])
+        place = [source_of(value).sha256, code.co_firstlineno, end]
+        text += written([*place, code.co_names, constants])
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
         text += written([cells, value.__defaults__, value.__kwdefaults__], within)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -46,8 +46,11 @@ def same(a: Memory, b: Memory) -> bool:
 @given(
     st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.booleans()), max_size=40),
     st.sampled_from([0, 100, 500, 10**6]),
+    st.integers(0, 40),
 )
-def test_a_store_with_a_file_is_a_dict(steps: list[tuple[int, int, bool]], most: int) -> None:
+def test_a_store_with_a_file_is_a_dict(
+    steps: list[tuple[int, int, bool]], most: int, again: int
+) -> None:
     store = Memories(most)
     plain: dict[int, Memory] = {}
     for number, (i, form, gone) in enumerate(steps):
@@ -58,9 +61,18 @@ def test_a_store_with_a_file_is_a_dict(steps: list[tuple[int, int, bool]], most:
         assert list(store) == list(plain)
         assert all(same(store[j], plain[j]) for j in plain)
         assert store.filled == sum(map(bytes_of, store.held.values())) <= most
+        if number == again:  # it goes on from a copy
+            value, files = store.parts()
+            copy = Memories(most)
+            copy.restore(value, files)
+            assert (copy.filled, list(copy.held)) == (store.filled, list(store.held))
+            store = copy
     assert store.get(99) is None
-    places = [len(shelf.places) + len(shelf.free) for shelf in store.shelves.values()]
-    assert all(count <= 7 for count in places), "places are used again"
+    for shelf in store.shelves.values():
+        assert sorted([*shelf.places.values(), *shelf.free]) == list(
+            range(len(shelf.places) + len(shelf.free))
+        ), "each place is there once"
+        assert len(shelf.places) + len(shelf.free) <= 7, "places are used again"
 
 
 def test_what_is_held_keeps_no_rows_of_others_in_memory() -> None:
@@ -110,7 +122,7 @@ def test_a_run_keeps_the_memories_of_its_clients_in_the_store_that_has_a_file(
     assert (len(store), len(store.held), len(shelf.places)) == (4, 2, 2)
 
 
-def test_a_full_disk_is_said_in_a_line() -> None:
+def test_a_full_disk_or_none_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Memories(0)
     store[0] = {"residual": torch.zeros(5)}
     (shelf,) = store.shelves.values()
@@ -118,3 +130,8 @@ def test_a_full_disk_is_said_in_a_line() -> None:
     shelf.file = FileIO("/dev/full", "r+")
     with pytest.raises(ConfigError, match=r"memories of 2 clients, 20 bytes each, .*set TMPDIR"):
         store[1] = {"residual": torch.zeros(5)}
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    with pytest.raises(
+        ConfigError, match=r"memories of clients must find room in a .*; set TMPDIR"
+    ):
+        store[2] = {"residual": torch.zeros(6)}

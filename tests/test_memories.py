@@ -54,6 +54,12 @@ def test_a_store_with_a_file_is_a_dict(
     store = Memories(most)
     plain: dict[int, Memory] = {}
     for number, (i, form, gone) in enumerate(steps):
+        if number == again:  # it goes on from a copy
+            value, files = store.parts()
+            copy = Memories(most)
+            copy.restore(value, files)
+            assert (copy.filled, list(copy.held)) == (store.filled, list(store.held))
+            store = copy
         if gone and i in plain:
             del store[i], plain[i]
         else:
@@ -61,12 +67,6 @@ def test_a_store_with_a_file_is_a_dict(
         assert list(store) == list(plain)
         assert all(same(store[j], plain[j]) for j in plain)
         assert store.filled == sum(map(bytes_of, store.held.values())) <= most
-        if number == again:  # it goes on from a copy
-            value, files = store.parts()
-            copy = Memories(most)
-            copy.restore(value, files)
-            assert (copy.filled, list(copy.held)) == (store.filled, list(store.held))
-            store = copy
     assert store.get(99) is None
     for shelf in store.shelves.values():
         assert sorted([*shelf.places.values(), *shelf.free]) == list(

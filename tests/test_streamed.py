@@ -697,7 +697,7 @@ class Climbs(Attack):
     def look(self, view: AttackView, memory: Any) -> tuple[Any, Any]:
         assert view.rehearsal is not None
         uphill = view.gradient(view.ahead(), view.rehearsal.x, view.rehearsal.y)
-        values = view.own.values().new_zeros(view.own.values().shape[1])
+        values = view.own.values().new_ones(view.own.values().shape[1])  # and all gates open
         values[-len(uphill) :] = uphill
         return values, memory
 

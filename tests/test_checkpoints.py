@@ -545,8 +545,10 @@ def test_tensors_come_back_with_their_strides_and_the_memory_that_they_share(
 ) -> None:
     path = tmp_path / "x.safetensors"
     before = views()
-    tensor_store.write(path, before, {"a": "b"}, ())
-    after, _ = tensor_store.read(path, torch.device("cpu"), ())
+    beside = [torch.full((i,), i, dtype=torch.uint8) for i in range(12)]
+    tensor_store.write(path, before, {"a": "b"}, (), beside)
+    after, files = tensor_store.read(path, torch.device("cpu"), ())
+    assert all(map(torch.equal, files, beside)), "in their order"
     assert tensor_store.read_about(path)["a"] == "b"
     for name, x in before.items():
         y = after[name]

@@ -72,6 +72,37 @@ def test_a_store_with_a_file_is_a_dict(steps: list[tuple[int, int, bool]], most:
         assert len(shelf.places) + len(shelf.free) <= 7, "places are used again"
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"order": [7, 1, 2, 3]},
+        {"order": [7, 7, 1, 2]},
+        {"order": [7, 1]},
+        {"held": None},
+        {"shelves": []},
+        {"places": {1: 0, 2: 0}},
+        {"places": {1: -1, 2: 0}},
+        {"places": {1: 0, 2: 2}},
+        {"places": {}, "order": [7]},
+        {"places": [1, 2]},
+        {"example": {"residual": None}},
+        {"example": None},
+    ],
+)
+def test_parts_that_do_not_fit_together_are_refused(change: dict[str, Any]) -> None:
+    store = Memories(20)
+    for i in (1, 2, 7):
+        store[i] = {"residual": torch.zeros(5)}
+    value, files = store.parts()
+    (shelf,) = value["shelves"]
+    assert (value["order"], list(value["held"]), shelf["places"]) == ([1, 2, 7], [7], {1: 0, 2: 1})
+    value |= {"shelves": [shelf | change]} | change
+    with pytest.raises(ConfigError, match="do not fit together"):
+        Memories().restore(value, files)
+    with pytest.raises(ConfigError, match="do not fit together"):
+        Memories().restore({}, [])
+
+
 def test_what_is_held_keeps_no_rows_of_others_in_memory() -> None:
     rows = torch.zeros(1000, 10)
     store = Memories()

@@ -197,7 +197,7 @@ def fit_together(value: Any, files: Sequence[Tensor]) -> bool:
             if min(places) < 0 or len(set(places)) < len(places) or end > len(data):
                 return False
         return set(clients) == set(value["order"]) and len(clients) == len(value["order"])
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return False
 
 

@@ -393,6 +393,13 @@ def test_entries_without_dimensions_and_without_numbers_are_parts_of_a_row() -> 
     }
 
 
+def test_weights_may_be_a_sparse_tensor() -> None:
+    x = draw(3, 3, 4)
+    weights = torch.tensor([0.0, 1.0, 3.0])
+    answer = functional.mean(x, weights=weights.to_sparse())
+    assert torch.equal(answer, functional.mean(x, weights=weights))
+
+
 def test_layers_of_state_dicts_are_layers_for_rules_and_codecs() -> None:
     x = draw(5, 9, 12)
     trees = [{"a": row[:4], "b": row[4:]} for row in x]
@@ -454,6 +461,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("mean", {"weights": ["a"] * 8}, "mean(weights=) must be 8 numbers >= 0 with a sum > 0"),
     ("mean", {"weights": torch.ones(8, 1)}, "sum > 0, got a tensor (8, 1) of torch.float32"),
     ("mean", {"weights": torch.ones(8).to(torch.complex64)}, "must be 8 numbers >= 0"),
+    ("mean", {"weights": np.ma.masked_invalid(np.ones(8))}, "sum > 0, got a MaskedArray"),
     ("foolsgold", {"ids": "abcdefgh"}, "foolsgold(ids=) must be 8 different integers, got 'abc"),
     ("foolsgold", {"ids": [2**70, *range(7)]}, "foolsgold(ids=) must be 8 different integers"),
     ("foolsgold", {"ids": range(8), "step": "a"}, "foolsgold(step=) must be an integer >= 0"),

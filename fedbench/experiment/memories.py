@@ -59,9 +59,7 @@ class Shelf:
         for x in memory.values():
             view = _view(x)
             while len(view):
-                count = self.file.readinto(view)
-                assert count, "the file ends before the memory does"
-                view = view[count:]
+                view = view[self.file.readinto(view) :]
         return {name: memory[name].to(device) for name, _, _, device in self.form}
 
     def drop(self, i: int) -> None:

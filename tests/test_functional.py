@@ -468,6 +468,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("trimmed_mean", {"f": torch.tensor([1, 2])}, "trimmed_mean(f=) must be a whole number"),
     ("median", {"findings": {}}, "median(findings=) must be a fedbench.functional.Findings"),
     ("alie", {"m": 1, "step": -1}, "alie(step=) must be an integer >= 0, got -1"),
+    ("alie", {"m": 1, "memory": []}, "alie(memory=) must be a dict, got a list of 0"),
     ("alie", {"m": 1, "notes": []}, "alie(notes=) must be a dict, got a list of 0"),
     ("alie", {"m": 1, "own": torch.zeros(1, 12).int()}, "alie(own=).dtype must be torch.float32"),
     ("dyn_opt", {"m": 1, "defense": "krum:f=9"}, "dyn_opt(defense=) must have n >= 21 rows, got 9"),

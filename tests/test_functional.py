@@ -393,6 +393,17 @@ def test_entries_without_dimensions_and_without_numbers_are_parts_of_a_row() -> 
     }
 
 
+def test_own_rows_may_be_floats_of_another_precision() -> None:
+    x = draw(3, 5, 4)
+    crafted = [functional.min_max(x, m=1, own=own) for own in (x[:1], x[:1].double())]
+    assert torch.equal(*crafted)
+
+
+def test_an_attack_queries_no_rule_that_takes_fewer_rows() -> None:
+    with pytest.raises(ConfigError, match=r"dyn_opt\(defense=\) must have n <= 36 rows, got 37"):
+        functional.dyn_opt(draw(3, 36, 2), m=1, defense="smea:f=4")
+
+
 def test_weights_may_be_a_sparse_tensor() -> None:
     x = draw(3, 3, 4)
     weights = torch.tensor([0.0, 1.0, 3.0])
@@ -526,8 +537,9 @@ def test_codecs_refuse_what_is_no_message_and_a_memory_that_is_missing() -> None
         functional.topk.encode(x, lr=0.1)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match=r"encode\(memory=\) must be a dict, got a list of 0"):
         functional.ef_signsgd.encode(x, memory=[])  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"encode\(memory=\) must be of this vector"):
-        functional.ef_signsgd.encode(x, memory={"residual": 3})  # type: ignore[dict-item]
+    for held in (3, torch.zeros(3)):
+        with pytest.raises(ConfigError, match=r"encode\(memory=\) must be of this vector"):
+            functional.ef_signsgd.encode(x, memory={"residual": held})  # type: ignore[dict-item]
     memory: dict[str, Tensor] = {}
     first = functional.ef_signsgd.decode(functional.ef_signsgd.encode(x, memory=memory), x)
     torch.testing.assert_close(memory["residual"], x - first)

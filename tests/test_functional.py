@@ -27,7 +27,7 @@ from fedbench.core.trees import Layout
 from fedbench.data import archives
 from fedbench.functional import catalogue
 from fedbench.functional.__main__ import HERE, MARK, PAGE
-from fedbench.functional.attacks import arguments_of
+from fedbench.functional.attacks import arguments_of, rule_of
 from fedbench.functional.codecs import Codec, shared_of
 from fedbench.functional.forms import message, read, symbols
 from fedbench.models.network import ConvNet
@@ -401,7 +401,7 @@ def test_own_rows_may_be_floats_of_another_precision() -> None:
 
 def test_an_attack_queries_no_rule_that_takes_fewer_rows() -> None:
     with pytest.raises(ConfigError, match=r"dyn_opt\(defense=\) must have n <= 36 rows, got 37"):
-        functional.dyn_opt(draw(3, 36, 2), m=1, defense="smea:f=4")
+        rule_of("dyn_opt", "smea:f=4", FloatVectors(draw(3, 37, 2)))
 
 
 def test_weights_may_be_a_sparse_tensor() -> None:
@@ -451,6 +451,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fltrust", {"root": torch.zeros(3)}, "fltrust(root=).shape must be (12,) as fltrust(x)"),
     ("foolsgold", {}, "foolsgold must be given ids=..., the number of each row's client"),
     ("foolsgold", {"ids": [0] * 8}, "foolsgold(ids=) must be 8 different integers"),
+    (
+        "crfl",
+        {"key": Key(torch.arange(2)), "model": torch.zeros(12)},
+        "crfl(key=) must be a key of one stream",
+    ),
     ("crfl", {"key": 1}, "crfl must be given model=..., the weights that the server sent"),
     ("fldetector", {"key": 1, "ids": range(8)}, "fldetector must be given model=..., the weights"),
     ("deepsight", {"key": 1, "model": torch.zeros(12)}, "must be given network=..."),
@@ -470,11 +475,15 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("poisonedfl", {"m": 2}, "poisonedfl must be given model=..., the weights"),
     ("rank_reversal", {"m": 2}, "rank_reversal works on Rankings, TopRankings, got rows of"),
     ("mean", {"weights": ["a"] * 8}, "mean(weights=) must be 8 numbers >= 0 with a sum > 0"),
+    ("mean", {"weights": {}}, "sum > 0, got a dict of 0"),
+    ("mean", {"weights": [-1, *[2] * 7]}, "mean(weights=) must be 8 numbers >= 0 with a sum > 0"),
     ("mean", {"weights": torch.ones(8, 1)}, "sum > 0, got a tensor (8, 1) of torch.float32"),
     ("mean", {"weights": torch.ones(8).to(torch.complex64)}, "must be 8 numbers >= 0"),
     ("mean", {"weights": np.ma.masked_invalid(np.ones(8))}, "sum > 0, got a MaskedArray"),
     ("foolsgold", {"ids": "abcdefgh"}, "foolsgold(ids=) must be 8 different integers, got 'abc"),
     ("foolsgold", {"ids": [2**70, *range(7)]}, "foolsgold(ids=) must be 8 different integers"),
+    ("foolsgold", {"ids": torch.arange(8.0)}, "foolsgold(ids=) must be 8 different integers"),
+    ("foolsgold", {"ids": range(8), "step": True}, "foolsgold(step=) must be an integer >= 0"),
     ("foolsgold", {"ids": range(8), "step": "a"}, "foolsgold(step=) must be an integer >= 0"),
     ("trimmed_mean", {"f": torch.tensor([1, 2])}, "trimmed_mean(f=) must be a whole number"),
     ("median", {"findings": {}}, "median(findings=) must be a fedbench.functional.Findings"),

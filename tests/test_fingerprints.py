@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
 from fedbench.experiment.scenario import Scenario
-from fedbench.models.fingerprints import written
+from fedbench.models.fingerprints import described, written
 from fedbench.models.modules import ModuleModel
 
 
@@ -127,6 +127,13 @@ def test_private_attributes_and_buffers_that_are_not_saved_tell_modules_apart(
 ) -> None:
     models = [ModuleModel(module=made(by)).identity for by in (1.0, 2.0, 1.0)]
     assert models[0] == models[2] != models[1]
+
+
+def test_hooks_which_have_numbers_of_their_process_are_in_no_name() -> None:
+    module = Private(1.0)
+    before = described(module)
+    module.register_forward_hook(lambda *_: None)
+    assert described(module) == before
 
 
 def test_a_scenario_keeps_the_weights_that_its_module_had() -> None:

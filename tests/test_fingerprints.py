@@ -129,11 +129,12 @@ def test_private_attributes_and_buffers_that_are_not_saved_tell_modules_apart(
     assert models[0] == models[2] != models[1]
 
 
-def test_hooks_which_have_numbers_of_their_process_are_in_no_name() -> None:
+def test_what_is_torchs_own_business_is_in_no_name() -> None:
     module = Private(1.0)
     before = described(module)
-    module.register_forward_hook(lambda *_: None)
+    module.register_forward_hook(lambda *_: None)  # under a number of this process
     assert described(module) == before
+    assert "_flat_weights" not in described(nn.GRU(1, 1))
 
 
 def test_a_scenario_keeps_the_weights_that_its_module_had() -> None:

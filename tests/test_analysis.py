@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import os
 import shutil
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pandas
 import pytest
@@ -46,6 +49,12 @@ def test_a_folder_is_results_a_file_is_its_record_and_an_archive_is_results(tmp_
     assert fedbench.load(str(path)) == results[0]
     assert isinstance(results[1:], Results)
     assert len(results[1:]) == 3
+    text = "".join(record.to_json(None) for record in results)
+    packed = tmp_path / "all.jsonl.gz"
+    packed.write_bytes(gzip.compress(text.encode()))
+    unpacked = load(packed)
+    assert isinstance(unpacked, Results)
+    assert list(unpacked) == list(results)
     with pytest.raises(ConfigError, match="nowhere cannot be read"):
         load(tmp_path / "nowhere")
 
@@ -73,6 +82,16 @@ def test_a_run_that_was_played_again_with_another_plug_in_is_loaded_once(tmp_pat
         results = load(tmp_path)
     assert isinstance(results, Results)
     assert {r.id for r in results} == {again.id, records[1].id}
+
+
+def test_runs_on_other_data_or_another_device_are_others(tmp_path: Path) -> None:
+    record = made()
+    elsewhere = record.environment.model_copy(update={"device": "H100"})
+    changes: list[dict[str, Any]] = [{"data_digest": "0" * 64}, {"environment": elsewhere}]
+    others = [record.model_copy(update={"id": f"{i:016}"} | x) for i, x in enumerate(changes)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(store(tmp_path, record, *others)) == 3
 
 
 def test_both_versions_of_a_run_are_loaded_but_not_drawn(tmp_path: Path) -> None:

@@ -112,6 +112,15 @@ def rewrite(checkpoint: Checkpoint, changes: dict[str, Any], head: dict[str, Any
     tensor_store.write(path, value, {KEY: about}, (), files)
 
 
+def mark(path: Path) -> None:
+    """Note in the first round of a checkpoint; a run that plays it again does not."""
+    value, files = tensor_store.read(path, torch.device("cpu"), ())
+    (first, *others) = value["rounds"]
+    value["rounds"] = [dataclasses.replace(first, notes={"marked": True}), *others]
+    about = tensor_store.read_about(path)
+    tensor_store.write(path, value, {KEY: about[KEY]}, (), files)
+
+
 def test_a_run_that_was_stopped_ends_with_the_record_of_one_that_was_not(
     whole: Record, checkpoint: Checkpoint
 ) -> None:
@@ -130,9 +139,7 @@ def test_a_run_that_was_stopped_ends_with_the_record_of_one_that_was_not(
 def test_the_rounds_before_the_checkpoint_are_not_played_again(
     whole: Record, checkpoint: Checkpoint
 ) -> None:
-    (first, *others) = tensor_store.read(checkpoint.path, torch.device("cpu"), ())[0]["rounds"]
-    marked = dataclasses.replace(first, notes={"marked": True})
-    rewrite(checkpoint, {"rounds": [marked, *others]}, {})
+    mark(checkpoint.path)
     resumed = play(FULL, device="cpu", executor="loop", checkpoint=checkpoint)
     assert resumed.rounds[0].notes == {"marked": True}
     assert resumed.rounds[1:] == whole.rounds[1:]
@@ -507,11 +514,7 @@ def test_a_killed_command_goes_on_within_its_run(tmp_path: Path) -> None:
     path = next(waited_for(folder, process))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    value, _ = tensor_store.read(path, torch.device("cpu"), ())
-    (first, *others) = value["rounds"]
-    value["rounds"] = [dataclasses.replace(first, notes={"marked": True}), *others]
-    about = tensor_store.read_about(path)
-    tensor_store.write(path, value, {KEY: about[KEY]}, ())
+    mark(path)
     assert list(out.glob("*.json")) == []
     subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
     assert list(folder.iterdir()) == []
@@ -547,8 +550,10 @@ def test_tensors_come_back_with_their_strides_and_the_memory_that_they_share(
 ) -> None:
     path = tmp_path / "x.safetensors"
     before = views()
-    tensor_store.write(path, before, {"a": "b"}, ())
-    after, _ = tensor_store.read(path, torch.device("cpu"), ())
+    beside = [torch.full((i,), i, dtype=torch.uint8) for i in range(12)]
+    tensor_store.write(path, before, {"a": "b"}, (), beside)
+    after, files = tensor_store.read(path, torch.device("cpu"), ())
+    assert all(map(torch.equal, files, beside)), "in their order"
     assert tensor_store.read_about(path)["a"] == "b"
     for name, x in before.items():
         y = after[name]

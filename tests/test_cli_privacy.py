@@ -29,6 +29,7 @@ def test_every_bound_of_every_view_is_printed_and_the_least_is_marked(
     assert table["paper"].count("1.69e+05") == 3
     assert "δ = 1e-05" in out
     assert "replace-one; visible, 20 of 200 rounds" in " ".join(out.split())
+    assert "every ε above 10: odds may change" in " ".join(out.split())  # that of messages
     assert (tmp_path / "privacy.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -204,12 +204,17 @@ def test_a_mechanism_runs_in_both_halves(mechanism: str) -> None:
     assert up == 2 * 32 * example.lenet_size()
 
 
-def test_a_client_that_does_not_answer_is_left_out_of_the_round() -> None:
-    settings = dataclasses.replace(SMALL, protocol="byz-ef21")
+def halves(protocol: str) -> tuple[Server, Client]:
+    """Return a server that has enrolled six clients, and one of these."""
+    settings = dataclasses.replace(SMALL, protocol=protocol)
     server = Server(settings, example.lenet())
-    client = Client(settings, example.lenet())
-    for i in range(6):
+    for i in range(settings.clients):
         server.enrol(i, 10)
+    return server, Client(settings, example.lenet())
+
+
+def test_a_client_that_does_not_answer_is_left_out_of_the_round() -> None:
+    server, client = halves("byz-ef21")
     ids = server.sample(range(6), 0)
     samples = example.digits(0, 6, SEED)
     sent = {r.number: client.train(r, samples, b"")[0] for r in server.open(ids, 0)[1:]}
@@ -223,11 +228,7 @@ def test_a_client_that_does_not_answer_is_left_out_of_the_round() -> None:
 
 
 def test_a_rule_is_shown_the_broadcasts_of_those_whose_messages_came() -> None:
-    settings = dataclasses.replace(SMALL, protocol="feddrop")  # a sub-network for each client
-    server = Server(settings, example.lenet())
-    client = Client(settings, example.lenet())
-    for i in range(6):
-        server.enrol(i, 10)
+    server, client = halves("feddrop")  # a sub-network for each client
     ids = server.sample(range(6), 0)
     samples = example.digits(0, 6, SEED)
     requests = server.open(ids, 0)
@@ -235,6 +236,8 @@ def test_a_rule_is_shown_the_broadcasts_of_those_whose_messages_came() -> None:
     sent = {r.number: client.train(r, samples, b"")[0] for r in requests[1:]}
     assert server.close(sent, ids, 0).accepted == 3
     assert identical(server.broadcast, theirs.take([1, 2, 3]))
+    server.open(ids, 1)
+    assert server.close({}, ids, 1).sent == 0  # nobody answers
 
 
 ALPHABET = """
@@ -260,11 +263,7 @@ def test_a_protocol_of_another_package_broadcasts_an_alphabet_of_its_own(
     install: Callable[[str, dict[str, str]], Any],
 ) -> None:
     install(ALPHABET, {"protocol-own": "Own"})
-    settings = dataclasses.replace(SMALL, protocol="protocol-own")
-    server = Server(settings, example.lenet())
-    client = Client(settings, example.lenet())
-    for i in range(6):
-        server.enrol(i, 10)
+    server, client = halves("protocol-own")
     (request,) = server.open([2], 0)
     packet, _ = client.train(request, example.digits(2, 6, SEED), b"")
     assert server.close({2: packet}, [2], 0).accepted == 1
@@ -278,6 +277,7 @@ HOSTILE: dict[str, tuple[Any, dict[str, Any], str]] = {
     "bits": (flower.packet_in, {"packet": {"data": b"", "bits": float("nan")}}, "int, got float"),
     "size": (flower.client_in, {"client": {"number": 0, "size": 0}}, "must be >= 1, got 0"),
     "number": (flower.client_in, {"client": {"number": "x", "size": 1}}, "int, got str"),
+    "flag": (flower.client_in, {"client": {"number": True, "size": 1}}, "int, got bool"),
     "score": (flower.score_in, {"score": {"right": 3, "count": 2}}, "must be in 0 .. 2, got 3"),
     "negative": (flower.score_in, {"score": {"right": -9, "count": -8}}, "got -9"),
 }
@@ -341,6 +341,10 @@ def test_a_part_that_flower_lacks_is_one_line_with_the_versions() -> None:
     )
 
 
+def own_digits(number: int, clients: int, config: Any) -> Samples:
+    return example.digits(number, clients, SEED)
+
+
 class MemoryGrid:
     """A grid of Flower in this process: it calls the app of each node with its own context."""
 
@@ -385,11 +389,7 @@ def test_messages_of_flower_carry_accuracy_and_bits(protocol: str, in_a_task: No
         settings.plugins()
     except Incompatible as error:
         pytest.skip(str(error))
-
-    def data(number: int, clients: int, config: Any) -> Any:
-        return example.digits(number, clients, SEED)
-
-    app = flower.client_app(example.lenet, data, settings.config())
+    app = flower.client_app(example.lenet, own_digits, settings.config())
     summary = flower.serve(MemoryGrid(app, settings.clients), settings, example.lenet())
     up = sum(row["uplink_bits"] for row in summary["rounds"])
     down = sum(row["downlink_bits"] for row in summary["rounds"])
@@ -397,34 +397,34 @@ def test_messages_of_flower_carry_accuracy_and_bits(protocol: str, in_a_task: No
 
 
 class Hostile(MemoryGrid):
-    """A grid in which one node answers rounds of training with an empty message."""
+    """A grid in which two nodes answer rounds of training: with nothing, and with a wild error."""
 
     def send_and_receive(self, messages: Any) -> list[Any]:
-        from flwr.app import Message, RecordDict
+        from flwr.app import Error, Message, RecordDict
 
         told = list(messages)
         replies = super().send_and_receive(told)
         for place, message in enumerate(told):
-            if message.metadata.dst_node_id == 101 and message.metadata.message_type == "train":
-                replies[place] = Message(content=RecordDict(), reply_to=message)
+            if message.metadata.message_type == "train":
+                if message.metadata.dst_node_id == 101:
+                    replies[place] = Message(content=RecordDict(), reply_to=message)
+                if message.metadata.dst_node_id == 102:
+                    error = Error(code=0, reason="\x1b[2J two" + chr(10) + "lines")
+                    replies[place] = Message(error=error, reply_to=message)
         return replies
 
 
 @pytest.mark.peers
-def test_an_answer_without_a_packet_is_left_out_and_named(
+def test_answers_without_a_packet_are_left_out_and_named_in_a_line(
     in_a_task: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = dataclasses.replace(SMALL, rounds=1, per_round=6, declared=0.0)
-
-    def data(number: int, clients: int, config: Any) -> Any:
-        return example.digits(number, clients, SEED)
-
-    app = flower.client_app(example.lenet, data, settings.config())
+    app = flower.client_app(example.lenet, own_digits, settings.config())
     (row,) = flower.serve(Hostile(app, 6), settings, example.lenet())["rounds"]
-    assert (row["sent"], row["accepted"]) == (5, 5)
-    assert (
-        "client 1 failed in train: packet['data'] must be of type bytes" in capsys.readouterr().out
-    )
+    assert (row["sent"], row["accepted"]) == (4, 4)
+    out = capsys.readouterr().out
+    assert "client 1 failed in train: packet['data'] must be of type bytes" in out
+    assert r"client 2 failed in train: \x1b[2J two lines" in out
 
 
 @pytest.mark.peers

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
 from fedbench.experiment.scenario import Scenario
-from fedbench.models.fingerprints import written
+from fedbench.models.fingerprints import described, written
 from fedbench.models.modules import ModuleModel
 
 
@@ -80,6 +80,20 @@ def over(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return lambda x: f(x)
 
 
+def times(by: float) -> Callable[[Tensor], Tensor]:
+    return over(lambda x: by * x)
+
+
+def again(by: float) -> Callable[[Tensor], Tensor]:
+    functions: list[Callable[[Tensor], Tensor]] = []  # that hold themselves
+
+    def act(x: Tensor) -> Tensor:
+        return by * x if len(x) < 2 else functions[0](x[:1])
+
+    functions.append(act)
+    return act
+
+
 def seeded(act: Callable[[Tensor], Tensor] = torch.relu, scale: float = 1.0) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -113,6 +127,14 @@ def test_private_attributes_and_buffers_that_are_not_saved_tell_modules_apart(
 ) -> None:
     models = [ModuleModel(module=made(by)).identity for by in (1.0, 2.0, 1.0)]
     assert models[0] == models[2] != models[1]
+
+
+def test_what_is_torchs_own_business_is_in_no_name() -> None:
+    module = Private(1.0)
+    before = described(module)
+    module.register_forward_hook(lambda *_: None)  # under a number of this process
+    assert described(module) == before
+    assert "_flat_weights" not in described(nn.GRU(1, 1))
 
 
 def test_a_scenario_keeps_the_weights_that_its_module_had() -> None:
@@ -161,6 +183,8 @@ def test_what_is_written_has_no_address_and_tells_values_apart() -> None:
     values += [{1}, {2}, frozenset({1}), b"1", b"2", range(1), range(2), slice(1), Kind.A, Kind.B]
     values += [over(lambda x: x + 1.5), over(lambda x: x + 2.5)]
     values += [lambda x, *, by=by: x * by for by in (1, 2)]  # of one line
+    values += [lambda x: x, lambda x: -x]
+    values += [times(1.5), times(2.5), again(1.5), again(2.5)]
     texts = [written(value) for value in values]
     assert len(set(texts)) == len(values)
     assert written({"b", "a", "c"}) == written({"c", "b", "a"})

@@ -27,7 +27,7 @@ from fedbench.core.trees import Layout
 from fedbench.data import archives
 from fedbench.functional import catalogue
 from fedbench.functional.__main__ import HERE, MARK, PAGE
-from fedbench.functional.attacks import arguments_of
+from fedbench.functional.attacks import arguments_of, rule_of
 from fedbench.functional.codecs import Codec, shared_of
 from fedbench.functional.forms import message, read, symbols
 from fedbench.models.network import ConvNet
@@ -393,6 +393,24 @@ def test_entries_without_dimensions_and_without_numbers_are_parts_of_a_row() -> 
     }
 
 
+def test_own_rows_may_be_floats_of_another_precision() -> None:
+    x = draw(3, 5, 4)
+    crafted = [functional.min_max(x, m=1, own=own) for own in (x[:1], x[:1].double())]
+    assert torch.equal(*crafted)
+
+
+def test_an_attack_queries_no_rule_that_takes_fewer_rows() -> None:
+    with pytest.raises(ConfigError, match=r"dyn_opt\(defense=\) must have n <= 36 rows, got 37"):
+        rule_of("dyn_opt", "smea:f=4", FloatVectors(draw(3, 37, 2)))
+
+
+def test_weights_may_be_a_sparse_tensor() -> None:
+    x = draw(3, 3, 4)
+    weights = torch.tensor([0.0, 1.0, 3.0])
+    answer = functional.mean(x, weights=weights.to_sparse())
+    assert torch.equal(answer, functional.mean(x, weights=weights))
+
+
 def test_layers_of_state_dicts_are_layers_for_rules_and_codecs() -> None:
     x = draw(5, 9, 12)
     trees = [{"a": row[:4], "b": row[4:]} for row in x]
@@ -433,6 +451,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("fltrust", {"root": torch.zeros(3)}, "fltrust(root=).shape must be (12,) as fltrust(x)"),
     ("foolsgold", {}, "foolsgold must be given ids=..., the number of each row's client"),
     ("foolsgold", {"ids": [0] * 8}, "foolsgold(ids=) must be 8 different integers"),
+    (
+        "crfl",
+        {"key": Key(torch.arange(2)), "model": torch.zeros(12)},
+        "crfl(key=) must be a key of one stream",
+    ),
     ("crfl", {"key": 1}, "crfl must be given model=..., the weights that the server sent"),
     ("fldetector", {"key": 1, "ids": range(8)}, "fldetector must be given model=..., the weights"),
     ("deepsight", {"key": 1, "model": torch.zeros(12)}, "must be given network=..."),
@@ -452,14 +475,20 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("poisonedfl", {"m": 2}, "poisonedfl must be given model=..., the weights"),
     ("rank_reversal", {"m": 2}, "rank_reversal works on Rankings, TopRankings, got rows of"),
     ("mean", {"weights": ["a"] * 8}, "mean(weights=) must be 8 numbers >= 0 with a sum > 0"),
+    ("mean", {"weights": {}}, "sum > 0, got a dict of 0"),
+    ("mean", {"weights": [-1, *[2] * 7]}, "mean(weights=) must be 8 numbers >= 0 with a sum > 0"),
     ("mean", {"weights": torch.ones(8, 1)}, "sum > 0, got a tensor (8, 1) of torch.float32"),
     ("mean", {"weights": torch.ones(8).to(torch.complex64)}, "must be 8 numbers >= 0"),
+    ("mean", {"weights": np.ma.masked_invalid(np.ones(8))}, "sum > 0, got a MaskedArray"),
     ("foolsgold", {"ids": "abcdefgh"}, "foolsgold(ids=) must be 8 different integers, got 'abc"),
     ("foolsgold", {"ids": [2**70, *range(7)]}, "foolsgold(ids=) must be 8 different integers"),
+    ("foolsgold", {"ids": torch.arange(8.0)}, "foolsgold(ids=) must be 8 different integers"),
+    ("foolsgold", {"ids": range(8), "step": True}, "foolsgold(step=) must be an integer >= 0"),
     ("foolsgold", {"ids": range(8), "step": "a"}, "foolsgold(step=) must be an integer >= 0"),
     ("trimmed_mean", {"f": torch.tensor([1, 2])}, "trimmed_mean(f=) must be a whole number"),
     ("median", {"findings": {}}, "median(findings=) must be a fedbench.functional.Findings"),
     ("alie", {"m": 1, "step": -1}, "alie(step=) must be an integer >= 0, got -1"),
+    ("alie", {"m": 1, "memory": []}, "alie(memory=) must be a dict, got a list of 0"),
     ("alie", {"m": 1, "notes": []}, "alie(notes=) must be a dict, got a list of 0"),
     ("alie", {"m": 1, "own": torch.zeros(1, 12).int()}, "alie(own=).dtype must be torch.float32"),
     ("dyn_opt", {"m": 1, "defense": "krum:f=9"}, "dyn_opt(defense=) must have n >= 21 rows, got 9"),
@@ -517,8 +546,9 @@ def test_codecs_refuse_what_is_no_message_and_a_memory_that_is_missing() -> None
         functional.topk.encode(x, lr=0.1)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match=r"encode\(memory=\) must be a dict, got a list of 0"):
         functional.ef_signsgd.encode(x, memory=[])  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"encode\(memory=\) must be of this vector"):
-        functional.ef_signsgd.encode(x, memory={"residual": 3})  # type: ignore[dict-item]
+    for held in (3, torch.zeros(3)):
+        with pytest.raises(ConfigError, match=r"encode\(memory=\) must be of this vector"):
+            functional.ef_signsgd.encode(x, memory={"residual": held})  # type: ignore[dict-item]
     memory: dict[str, Tensor] = {}
     first = functional.ef_signsgd.decode(functional.ef_signsgd.encode(x, memory=memory), x)
     torch.testing.assert_close(memory["residual"], x - first)

@@ -668,6 +668,9 @@ def test_contract_tests_see_what_is_no_function_of_one_client_and_what_was_writt
     def scaled(shared: Any, state: Any, aggregate: Any, n: int, key: Any) -> Any:
         return fedavg.server_step(shared, state, aggregate.mul_(2), n, key)
 
+    def drawn(shared: Any) -> Any:
+        return fedavg.init(shared) + torch.rand(())
+
     def blurred(shared: Any, state: Any, clients: Any, key: Any) -> Any:
         return float_rows(state[None] + torch.rand(()))
 
@@ -688,6 +691,7 @@ def test_contract_tests_see_what_is_no_function_of_one_client_and_what_was_writt
         ({"server_step": scaled}, "server_step wrote into the aggregate"),
         ({"server_step": drifting}, "server_step is not a function of what it is handed"),
         ({"broadcast": blurred}, "broadcast is not a function of its key"),
+        ({"init": drawn}, "init is not a function of what it is handed"),
     ):
         assert problem in told(partial(check_protocol, made("Odd", FedAvg, bound(**methods))))
     clipping = made("Leaky", Mechanism, bound(on_updates=median))

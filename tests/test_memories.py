@@ -51,6 +51,12 @@ def test_a_store_with_a_file_is_a_dict(steps: list[tuple[int, int, bool]], most:
     store = Memories(most)
     plain: dict[int, Memory] = {}
     for number, (i, form, gone) in enumerate(steps):
+        if number % 3 == 2:  # it goes on from a copy
+            value, files = store.parts()
+            copy = Memories(most)
+            copy.restore(value, files)
+            assert (copy.filled, list(copy.held)) == (store.filled, list(store.held))
+            store = copy
         if gone and i in plain:
             del store[i], plain[i]
         else:
@@ -59,8 +65,42 @@ def test_a_store_with_a_file_is_a_dict(steps: list[tuple[int, int, bool]], most:
         assert all(same(store[j], plain[j]) for j in plain)
         assert store.filled == sum(map(bytes_of, store.held.values())) <= most
     assert store.get(99) is None
-    places = [len(shelf.places) + len(shelf.free) for shelf in store.shelves.values()]
-    assert all(count <= 7 for count in places), "places are used again"
+    for shelf in store.shelves.values():
+        assert sorted([*shelf.places.values(), *shelf.free]) == list(
+            range(len(shelf.places) + len(shelf.free))
+        ), "each place is there once"
+        assert len(shelf.places) + len(shelf.free) <= 7, "places are used again"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"order": [7, 1, 2, 3]},
+        {"order": [7, 7, 1, 2]},
+        {"order": [7, 1]},
+        {"held": None},
+        {"shelves": []},
+        {"places": {1: 0, 2: 0}},
+        {"places": {1: -1, 2: 0}},
+        {"places": {1: 0, 2: 2}},
+        {"places": {}, "order": [7]},
+        {"places": [1, 2]},
+        {"example": {"residual": None}},
+        {"example": None},
+    ],
+)
+def test_parts_that_do_not_fit_together_are_refused(change: dict[str, Any]) -> None:
+    store = Memories(20)
+    for i in (1, 2, 7):
+        store[i] = {"residual": torch.zeros(5)}
+    value, files = store.parts()
+    (shelf,) = value["shelves"]
+    assert (value["order"], list(value["held"]), shelf["places"]) == ([1, 2, 7], [7], {1: 0, 2: 1})
+    value |= {"shelves": [shelf | change]} | change
+    with pytest.raises(ConfigError, match="do not fit together"):
+        Memories().restore(value, files)
+    with pytest.raises(ConfigError, match="do not fit together"):
+        Memories().restore({}, [])
 
 
 def test_what_is_held_keeps_no_rows_of_others_in_memory() -> None:
@@ -110,7 +150,7 @@ def test_a_run_keeps_the_memories_of_its_clients_in_the_store_that_has_a_file(
     assert (len(store), len(store.held), len(shelf.places)) == (4, 2, 2)
 
 
-def test_a_full_disk_is_said_in_a_line() -> None:
+def test_a_full_disk_or_none_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Memories(0)
     store[0] = {"residual": torch.zeros(5)}
     (shelf,) = store.shelves.values()
@@ -118,3 +158,8 @@ def test_a_full_disk_is_said_in_a_line() -> None:
     shelf.file = FileIO("/dev/full", "r+")
     with pytest.raises(ConfigError, match=r"memories of 2 clients, 20 bytes each, .*set TMPDIR"):
         store[1] = {"residual": torch.zeros(5)}
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    with pytest.raises(
+        ConfigError, match=r"memories of clients must find room in a .*; set TMPDIR"
+    ):
+        store[2] = {"residual": torch.zeros(6)}

@@ -338,11 +338,31 @@ class Recurrent(Words):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.GRU(6, 6, batch_first=True)
+        self.layer = nn.LSTM(6, 6, batch_first=True)
 
     def forward(self, ids: Tensor) -> Tensor:
         out: Tensor = self.out(self.layer(self.embed(ids))[0][:, -1])
         return out
+
+
+class InPlace(Plain):
+    """What it writes into is its bias, which clients that send masks share."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.head.bias.expand(len(x), -1).clone()
+        out += super().forward(x)
+        return out
+
+
+class Ordered(Plain):
+    """Its inputs in an order that lies in a buffer of whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("order", torch.arange(64).flip(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(1)[:, self.order])
 
 
 class Rated(Plain):
@@ -366,6 +386,17 @@ def test_a_recurrent_layer_is_trained_client_by_client(protocol: str) -> None:
     assert model.build((5,), 3).alone.startswith("cannot be mapped over clients by torch.vmap")
     scenario = fedbench.Scenario(model=model, protocol=protocol, **FEW)
     assert fedbench.play(scenario, data=from_arrays(x, torch.arange(60) % 3)).rounds[0].accepted
+
+
+def test_what_cannot_write_into_shared_parameters_is_trained_client_by_client() -> None:
+    assert net(InPlace).alone.startswith("cannot be mapped over clients by torch.vmap")
+    assert net(Normed).alone == ""
+
+
+def test_whole_numbers_of_a_buffer_stay_whole() -> None:
+    network = net(Ordered)
+    logits = network.logits(network.init(Key(0)), Key(1).normal(2, *IMAGE))
+    assert bool(torch.isfinite(logits).all())
 
 
 @pytest.mark.parametrize("protocol", ["fedavg", "fedmog"])

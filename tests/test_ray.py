@@ -1,6 +1,5 @@
 """Sweeps on a Ray cluster of two nodes: what a lost worker, a lost node or a lost driver cost."""
 
-import dataclasses
 import json
 import os
 import shutil
@@ -16,15 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from moody import HUNDRED, MOODY, failures, first, installed, records
 from ray_cluster import Cluster, Node, gone, joined, running, wait
+from test_checkpoints import mark
 
 from fedbench.core.errors import ConfigError
 from fedbench.data import archives
 from fedbench.executors.cluster import places
-from fedbench.experiment import tensor_store
-from fedbench.experiment.checkpoints import KEY, Checkpoint
+from fedbench.experiment.checkpoints import Checkpoint
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import code_version
 from fedbench.sweeps.local import Options
@@ -160,11 +158,7 @@ def test_a_run_goes_on_from_its_checkpoint_where_nodes_see_the_store(
     sweep.communicate()
     wait(lambda: not cluster.head.playing())
     (path,) = folder.glob("*.safetensors")
-    value, _ = tensor_store.read(path, torch.device("cpu"), ())
-    (first_round, *others) = value["rounds"]
-    value["rounds"] = [dataclasses.replace(first_round, notes={"marked": True}), *others]
-    about = tensor_store.read_about(path)
-    tensor_store.write(path, value, {KEY: about[KEY]}, ())
+    mark(path)
     assert records(tmp_path) == {}
     ended = cluster.sweep(tmp_path, LASTING, *every_round)
     assert ended.returncode == 0, ended.stderr

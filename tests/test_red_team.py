@@ -602,10 +602,14 @@ def test_an_entry_without_its_second_stage_has_no_rank_in_the_closed_division(bo
     assert standing(board) == ("replayed", None)
 
 
-def test_of_two_entries_of_one_id_the_one_that_was_frozen_counts(board: Path) -> None:
+def test_of_two_entries_of_one_id_the_one_that_was_frozen_counts(
+    board: Path, command: Command
+) -> None:
     path = entered(board)
     entry = boards.read(path)
-    freeze(board, "2026", "x", [entry.content_digest()])
+    typed = ("leaderboard", "freeze", "2026", "--source", "x", "--board", board)
+    assert command(*typed)[0] == 0
+    assert seasons(board)["2026"].digests == (entry.content_digest(),)
     assert found(board) == set()
     (board / "seasons" / "2026.toml").unlink()
     freeze(board, "2026", "x", [entry.id + "0" * 52])  # another content that begins alike

@@ -380,7 +380,8 @@ def test_packets_in_a_file_that_becomes_full() -> None:
     packets = PacketFile(file)
     places = [packets.put(Packet(b"abc", 20)), packets.put(Packet(b"de", 16))]
     assert [place.read() for place in reversed(places)] == [Packet(b"de", 16), Packet(b"abc", 20)]
-    with pytest.raises(ConfigError, match="No space left on device' after 5 bytes; set TMPDIR"):
+    full = "round, 5 bytes so far, must find room in .*, got 'No space left on device'; set TMPDIR"
+    with pytest.raises(ConfigError, match=full):
         packets.put(Packet(b"fgh", 24))
 
 
@@ -388,7 +389,7 @@ def test_there_is_a_file_only_where_packets_are_kept(monkeypatch: pytest.MonkeyP
     def none(**_: Any) -> Any:
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
 
-    monkeypatch.setattr("fedbench.payload.kept.TemporaryFile", none)
+    monkeypatch.setattr("fedbench.core.scratch.TemporaryFile", none)
     play(scenario(protocol="fedavg", rounds=1), stream=True)
     for changes in ({"defense": "median"}, {"attack": "min-max"}):
         found = "got 'No usable temporary directory found'; set TMPDIR"
@@ -696,7 +697,7 @@ class Climbs(Attack):
     def look(self, view: AttackView, memory: Any) -> tuple[Any, Any]:
         assert view.rehearsal is not None
         uphill = view.gradient(view.ahead(), view.rehearsal.x, view.rehearsal.y)
-        values = view.own.values().new_zeros(view.own.values().shape[1])
+        values = view.own.values().new_ones(view.own.values().shape[1])  # and all gates open
         values[-len(uphill) :] = uphill
         return values, memory
 

@@ -51,7 +51,7 @@ class EdgeCase(Attack):
         images = xs[rows].flatten(1)
         distances = torch.linalg.vector_norm(images - images.mean(dim=0), dim=1)
         farthest = distances.sort(descending=True, stable=True).indices
-        return rows[farthest[: math.ceil(Fraction(repr(self.tail)) * len(rows))]]
+        return rows[farthest[: math.ceil(Fraction(str(self.tail)) * len(rows))]]
 
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
         for name, label in (("source", self.source), ("target", self.target)):

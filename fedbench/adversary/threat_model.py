@@ -192,8 +192,8 @@ class Part:
         kept: Packets of the messages behind the sums, if the attack asks for them.
         learned: ``(d,)``, the mean of what its clients learned, if the attack asks for it.
         looked: Answer of `Attack.look`.
-        owners: Clients of the adversary in the round, which has none of their rows when it looks.
-        heard: Message that the first of these received.
+        heard: First client of the adversary in the round, and the message that this one received,
+            if the attack looks.
     """
 
     n: int
@@ -204,8 +204,7 @@ class Part:
     kept: KeptMessages | None = None
     learned: Tensor | None = None
     looked: Tensor | None = None
-    owners: Sequence[int] = ()
-    heard: Payload | None = None
+    heard: tuple[int, Payload] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -460,8 +459,9 @@ def _rehearsal(context: AttackContext, part: Sequence[int], needed: Knowledge) -
     if not needed.data or context.rehearse is None:
         return None
     place = context.part
-    if not part and place is not None and place.heard is not None:
-        return context.rehearse(place.owners, False, place.heard, context.n)
+    if place is not None and place.heard is not None:
+        client, received = place.heard
+        return context.rehearse([client], False, received, context.n)
     owners = zip(context.owned.ids, context.owned.rows.tolist(), strict=True)
     asked = [i for i, row in owners if row in part]
     broadcast = context.view.broadcast

@@ -209,7 +209,7 @@ def terms(prices: Prices, costs: Mapping[Sees, PrivacyCost]) -> list[tuple[str, 
         else:
             terms.append((see, f"refused: {refusal}"))
     terms.append((LEAST, "the least bound, which is the ε that holds; natural logarithms"))
-    if costs and min(cost.epsilon for cost in costs.values()) > WEAK:
+    if any(cost.epsilon > WEAK for cost in costs.values()):
         odds = f"e^{WEAK:g}, {math.exp(WEAK):,.0f} times"
         weak = f"every ε above {WEAK:g}: odds may change by more than {odds}, so little is promised"
         terms.append(("weak", weak))

@@ -101,7 +101,7 @@ def reproduce(
     if asked.needs:
         raise ConfigError(f"EXHIBIT {asked.name} cannot be played: {asked.needs}")
     if asked.computed() and not asked.trained("full"):
-        print_comparison(console, asked, None, scale or "mini")
+        print_comparison(console, asked, None, "full")  # formulas are the same at every scale
         return
     others = [name for name in SCALES if asked.at(name) is not None]
     if scale is None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedbench.core.errors import ConfigError, FedbenchError, IllegalPayloadError
+from fedbench.core.errors import ConfigError, FedbenchError, IllegalPayloadError, one_line
 from fedbench.deployment.client import Client, Request, Samples
 from fedbench.deployment.server import Server
 from fedbench.deployment.settings import Settings
@@ -247,7 +247,7 @@ def asked(
                 continue
             except IllegalPayloadError as error:
                 problem = str(error)
-        print(f"fedbench: client {i} failed in {kind}: {' '.join(problem.split())}", flush=True)
+        print(one_line(f"fedbench: client {i} failed in {kind}: {problem}"), flush=True)
     return answers
 
 

@@ -10,7 +10,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
@@ -190,24 +190,22 @@ class Keeper:
             due = len(rounds) % every == 0
         if not due and len(rounds) > 1:
             return
-        parts, _ = fields(state)
+        parts, files = fields(state)
         why = self._obstacle(parts | {"rounds": rounds})
         if why is not None:
             self._off = self.checkpoint.automatic
             if not self._off:
                 raise ConfigError(why)
         elif due:
-            self._write(state, rounds)
+            self._write({"state": parts, "rounds": rounds}, files)
 
-    def _write(self, state: RunState, rounds: list[Round]) -> None:
+    def _write(self, value: Mapping[str, Any], files: Sequence[Tensor]) -> None:
         head = Head(
             id=self.setup.id,
             scenario=self.setup.scenario,
             environment=environment(self.setup),
             seconds=self.seconds + time.perf_counter() - self._begun,
         )
-        parts, files = fields(state)
-        value = {"state": parts, "rounds": rounds}
         path = self.checkpoint.path
         try:
             tensor_store.write(path, value, {KEY: head.model_dump_json()}, self._packages, files)

@@ -3,7 +3,6 @@
 import math
 import mmap
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
@@ -14,9 +13,9 @@ from torch import Tensor
 
 from fedbench.api import Memory
 from fedbench.core.errors import ConfigError
+from fedbench.core.scratch import scratch, write_at
 
 HELD = 1 << 30  # bytes of memories that are held as tensors
-BLOCK = 1 << 24  # bytes that are copied at once from file to file
 Form = tuple[tuple[str, torch.dtype, tuple[int, ...], torch.device], ...]  # of a memory
 
 
@@ -35,10 +34,6 @@ def size_of(form: Form) -> int:
     return sum(math.prod(shape) * dtype.itemsize for _, dtype, shape, _ in form)
 
 
-def _file() -> FileIO:
-    return tempfile.TemporaryFile(prefix="fedbench-", buffering=0)
-
-
 @dataclass(eq=False)
 class Shelf:
     """Memories of one form in a file without a name, each at a place of the same size.
@@ -47,7 +42,7 @@ class Shelf:
     """
 
     form: Form
-    file: FileIO = field(default_factory=_file)
+    file: FileIO = field(default_factory=lambda: scratch("memories of clients"))
     places: dict[int, int] = field(default_factory=dict)  # by client
     free: list[int] = field(default_factory=list)
 
@@ -64,9 +59,7 @@ class Shelf:
         for x in memory.values():
             view = _view(x)
             while len(view):
-                count = self.file.readinto(view)
-                assert count, "the file ends before the memory does"
-                view = view[count:]
+                view = view[self.file.readinto(view) :]
         return {name: memory[name].to(device) for name, _, _, device in self.form}
 
     def drop(self, i: int) -> None:
@@ -89,22 +82,14 @@ class Shelf:
         shelf = cls(form, places=places)
         taken = set(places.values())
         shelf.free = [place for place in range(max(taken)) if place not in taken]
-        shelf._write(0, torch.split(data, BLOCK))
+        shelf._write(0, [data])
         return shelf
 
     def _write(self, place: int, parts: Iterable[Tensor]) -> None:
-        try:
-            self.file.seek(place * size_of(self.form))
-            for x in parts:
-                view = _view(x.detach().cpu().contiguous())
-                while len(view):
-                    view = view[self.file.write(view) :]
-        except OSError as error:
-            raise ConfigError(
-                f"memories of {len(self.places)} clients, {size_of(self.form)} bytes each, must "
-                f"find room in {tempfile.gettempdir()}, got {error.strerror!r}; set TMPDIR to "
-                "another folder, or sample fewer clients"
-            ) from error
+        size = size_of(self.form)
+        subject = f"memories of {len(self.places)} clients, {size} bytes each,"
+        views = (_view(x.detach().cpu().contiguous()) for x in parts)
+        write_at(self.file, place * size, views, subject)
 
 
 def _view(x: Tensor) -> memoryview:
@@ -192,7 +177,9 @@ class Memories(MutableMapping[int, Memory]):
         memory = self.held.pop(i)
         self.filled -= bytes_of(memory)
         form = form_of(memory)
-        shelf = self.shelves.setdefault(form, Shelf(form))
+        if form not in self.shelves:
+            self.shelves[form] = Shelf(form)
+        shelf = self.shelves[form]
         shelf.put(i, memory)
         self.where[i] = shelf
 
@@ -208,7 +195,7 @@ def fit_together(value: Any, files: Sequence[Tensor]) -> bool:
             if min(places) < 0 or len(set(places)) < len(places) or end > len(data):
                 return False
         return set(clients) == set(value["order"]) and len(clients) == len(value["order"])
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return False
 
 

@@ -361,8 +361,8 @@ class Stream:
         if self.attack.keeps:
             packets = (sums.seen.form, sums.shown, self.setup.at_once or len(self.ids))
             place = dataclasses.replace(place, kept=KeptMessages(*packets))
-        first = [int(owned.rows[0]) % len(self.broadcast)]
-        place = dataclasses.replace(place, owners=owned.ids, heard=self.broadcast.take(first))
+        received = self.broadcast.take([int(owned.rows[0]) % len(self.broadcast)])
+        place = dataclasses.replace(place, heard=(owned.ids[0], received))
         nobody = self.context(self.honest(self.begin([])), owned.part([]), place)
         looked, notes = look(self.attack, nobody, self.state.adversary)
         sums.notes |= notes

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -339,8 +340,10 @@ def _ids(subject: str, ids: Any, n: int) -> Tensor:
 
 def _tensor(values: Any) -> Tensor | None:
     """Return numbers as a tensor on the CPU; None for what torch makes none of."""
+    if isinstance(values, np.ma.MaskedArray):  # what lies under a mask is no number
+        return None
     try:
-        return torch.as_tensor(values).detach().cpu()
+        return torch.as_tensor(values).detach().cpu().to_dense()
     except (TypeError, ValueError, RuntimeError):
         return None
 

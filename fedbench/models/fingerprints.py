@@ -38,8 +38,10 @@ def described(module: nn.Module) -> str:
     return "\n".join(lines)
 
 
-def written(value: object) -> str:
+def written(value: object, within: tuple[FunctionType, ...] = ()) -> str:
     """Write a value as text that has no address: of objects their class, of code its source.
+
+    A function that the value lies ``within`` may be in it again, and is then a name.
 
     >>> written({"p": 0.5, "act": max, "sizes": [1, 2]})
     '{act: builtins.max, p: 0.5, sizes: [1, 2]}'
@@ -54,41 +56,33 @@ def written(value: object) -> str:
         digest = hashlib.sha256(value.tobytes()).hexdigest()
         return f"{value.dtype} {value.shape} {digest}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(written, value))}]"
+        return f"[{', '.join(written(x, within) for x in value)}]"
     if isinstance(value, set | frozenset):
-        return f"{type(value).__name__} {sorted(map(written, value))}"
+        return f"{type(value).__name__} {sorted(written(x, within) for x in value)}"
     if isinstance(value, dict):
-        return f"{{{', '.join(sorted(f'{_name(key)}: {written(x)}' for key, x in value.items()))}}}"
+        items = [f"{_name(key)}: {written(x, within)}" for key, x in value.items()]
+        return f"{{{', '.join(sorted(items))}}}"
     if isinstance(value, partial):
-        return written([value.func, value.args, value.keywords])
+        return written([value.func, value.args, value.keywords], within)
     named = value if hasattr(value, "__qualname__") else type(value)
     text = f"{named.__module__}.{named.__qualname__}"
-    if isinstance(value, FunctionType):
+    if isinstance(value, FunctionType) and value not in within:
+        within = (*within, value)
+        code = value.__code__
+        end = max((line or 0, column or 0) for _, line, _, column in code.co_positions())
+        constants = [x for x in code.co_consts if isinstance(x, int | float | str)]
+        place = [source_of(value).sha256, code.co_firstlineno, end]
+        text += written([*place, code.co_names, constants])
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        free = [_without_cells(x) if isinstance(x, FunctionType) else x for x in cells]
-        text += written([source_of(value).sha256, *_code_of(value)])
-        text += written([free, value.__defaults__])
-        text += written(value.__kwdefaults__) if value.__kwdefaults__ else ""
+        text += written([cells, value.__defaults__, value.__kwdefaults__], within)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        text += written(vars(value))
+        text += written(vars(value), within)
     return text
 
 
 def _name(key: object) -> object:
     """Return the key of a dictionary as it is written: not what has an address."""
     return key if isinstance(key, PLAIN) else written(key)
-
-
-def _code_of(function: FunctionType) -> list[object]:
-    """Return what tells functions of one file apart."""
-    code = function.__code__
-    constants = [x for x in code.co_consts if isinstance(x, int | float | str)]
-    return [code.co_firstlineno, code.co_names, constants]
-
-
-def _without_cells(function: FunctionType) -> list[object]:
-    """Return what tells apart a function in a cell, which may be the function that has it."""
-    return [f"{function.__module__}.{function.__qualname__}", *_code_of(function)]
 
 
 def _bytes_of(x: Tensor) -> str:

@@ -5,30 +5,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import FileIO
-from tempfile import TemporaryFile, gettempdir
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from fedbench.core.errors import ConfigError
 from fedbench.core.order_statistics import tile_width
+from fedbench.core.scratch import scratch, write_at
 from fedbench.core.tiling import finite_rows, tiles
 from fedbench.payload.base import Payload
 from fedbench.payload.folded import FoldedMessages
 from fedbench.payload.packets import Packet
 
 BYTES = 1 << 29  # of values that are decoded at once
-
-
-def _file() -> FileIO:
-    try:
-        return TemporaryFile(prefix="fedbench-", buffering=0)
-    except OSError as error:
-        raise ConfigError(
-            f"the packets of a round must find room in a temporary folder, got {error.strerror!r}; "
-            "set TMPDIR to one"
-        ) from error
+PACKETS = "the packets of a round"
 
 
 @dataclass(eq=False)
@@ -38,22 +28,14 @@ class PacketFile:
     In memory they would lie between what training frees, which could then not be joined again.
     """
 
-    file: FileIO = field(default_factory=_file)
+    file: FileIO = field(default_factory=lambda: scratch(PACKETS))
     size: int = 0  # bytes so far
 
     def put(self, packet: Packet) -> "Filed":
         """Write a packet and return its place; `ConfigError` if there is no room."""
         filed = Filed(self, self.size, len(packet.data), packet.bits)
-        try:
-            self.file.seek(self.size)
-            left = memoryview(packet.data)
-            while len(left):
-                left = left[self.file.write(left) :]
-        except OSError as error:
-            raise ConfigError(
-                f"the packets of a round must find room in {gettempdir()}, got {error.strerror!r} "
-                f"after {self.size} bytes; set TMPDIR to another folder, or sample fewer clients"
-            ) from error
+        subject = f"{PACKETS}, {self.size} bytes so far,"
+        write_at(self.file, self.size, [memoryview(packet.data)], subject)
         self.size += len(packet.data)
         return filed
 

@@ -75,7 +75,7 @@ def last_of_each(records: Sequence[Record], folder: Path) -> list[Record]:
     """Return the records without those whose run the same code has played again later.
 
     The id of a run also depends on plug-ins of other packages, which its scenario does not tell
-    apart. Later is whose file in the folder was written later.
+    apart. Later is whose file in the folder was written later. Runs on other data are others.
     """
 
     def written(record: Record) -> int:
@@ -84,8 +84,9 @@ def last_of_each(records: Sequence[Record], folder: Path) -> list[Record]:
         except OSError:  # a line of an archive
             return 0
 
-    def run(record: Record) -> tuple[Scenario, str, str]:
-        return record.scenario, record.environment.fedbench, record.environment.device
+    def run(record: Record) -> tuple[Scenario, str, str, str]:
+        played = record.environment
+        return record.scenario, record.data_digest, played.fedbench, played.device
 
     last = {run(record): record for record in sorted(records, key=written)}
     return [record for record in records if last[run(record)] is record]

@@ -285,10 +285,8 @@ def _check_folding(
     sums = FoldedMessages.of(read, torch.ones(len(read), dtype=torch.float64)).with_squares(read)
     stored = KeptMessages(read.take([]), read.encode(), at_once=2) if attack.keeps else None
     learned = (context.updates - context.idle)[:2].mean(dim=0) if attack.reads_updates else None
-    heard = context.view.broadcast.take([0])
-    place = threat_model.Part(
-        len(payload), 2, 0, sums, Counter(), stored, learned, None, (0, 1), heard
-    )
+    heard = (0, context.view.broadcast.take([0]))
+    place = threat_model.Part(len(payload), 2, 0, sums, Counter(), stored, learned, heard=heard)
 
     def part(rows: list[int]) -> threat_model.AttackContext:
         return replace(

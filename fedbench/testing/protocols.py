@@ -173,10 +173,13 @@ def _check_steps(
 
     name = title(protocol)
     before = given[0].clone()
-    first = sent(protocol.init(shared))
-    assert sent(protocol.init(shared)) == first, f"{name}: broadcast is not a function of its key"
-    assert sent(state) == first, f"{name}: server_step wrote into the state that it was handed"
     moved = sent(after)
+    assert sent(after) == moved, f"{name}: broadcast is not a function of its key"
+    first = sent(protocol.init(shared))
+    assert sent(protocol.init(shared)) == first, (
+        f"{name}: init is not a function of what it is handed"
+    )
+    assert sent(state) == first, f"{name}: server_step wrote into the state that it was handed"
     repeated = sent(protocol.server_step(shared, state, *given))
     assert torch.equal(given[0], before), f"{name}: server_step wrote into the aggregate"
     assert repeated == moved, f"{name}: server_step is not a function of what it is handed"

@@ -138,6 +138,22 @@ def test_the_plan_of_worst_cases_is_a_sweep_with_runs() -> None:
         assert len(set(grid["attack"])) == len(grid["attack"]) > 5
 
 
+def test_the_pages_on_plug_ins_name_the_package_of_the_file_that_they_point_to() -> None:
+    pages = [
+        ROOT / "docs" / "how-to" / f"own-{kind}.md" for kind in ("attack", "defense", "protocol")
+    ]
+    attack, *others = [
+        re.findall(r"^```toml\n(.*?)^```$", p.read_text(), re.M | re.S) for p in pages
+    ]
+    (project,) = map(tomllib.loads, attack)
+    name = project["project"]["name"].replace("-", "_")
+    points = [project["project"]["entry-points"]]
+    points += [tomllib.loads(block)["project"]["entry-points"] for (block,) in others]
+    named = [target for groups in points for group in groups.values() for target in group.values()]
+    assert [target.partition(":")[0] for target in named] == [name] * 3
+    assert all("(own-attack.md#name-it)" in page.read_text() for page in pages[1:])
+
+
 def test_the_page_of_results_begins_with_its_conclusions() -> None:
     page = (ROOT / "docs" / "results.md").read_text()
     headings = re.findall(r"^## (.*)$", page, re.MULTILINE)

@@ -331,6 +331,10 @@ def test_a_state_that_cannot_be_copied_and_alphabets_that_are_none_are_named() -
     odd = made("Odd", Attack, {"accepts": [FloatVectors]})
     with pytest.raises(PluginError, match=f"Odd of {HERE}: accepts must be types of messages"):
         dataclasses.replace(prepared().plugins, attack=odd).check(SMALL)
+    for sends, got in (("FloatVectors", "'FloatVectors'"), (None, "None")):
+        silent = made("Silent", FedAvg, {"sends": sends})
+        with pytest.raises(PluginError, match=f"sends must be a type of messages, got {got}"):
+            dataclasses.replace(prepared().plugins, protocol=silent).check(SMALL)
 
 
 def test_a_link_of_a_chain_is_named_and_not_the_chain() -> None:

@@ -23,6 +23,7 @@ from fedbench.data.own import from_arrays
 from fedbench.executors.factory import executor
 from fedbench.executors.training import Client, Loop, Schedule
 from fedbench.executors.vmap import Stacked
+from fedbench.models.lora import factored
 from fedbench.models.modules import ModuleModel, ModuleNet
 from fedbench.models.network import Network, Step
 from fedbench.protocols.fedavg import FedAvg
@@ -68,6 +69,15 @@ def test_a_module_keeps_its_names_with_covered_weights_first_and_statistics_last
     assert set(network.init(Key(0))) == set(network.shapes)
     assert (network.head, network.head_bias) == ("fc.weight", "fc.bias")
     assert (network.fan_in("conv.weight"), network.fan_out("conv.weight")) == (9, 36)
+
+
+def test_a_module_that_is_one_linear_layer_is_its_own_last_layer() -> None:
+    network = ModuleModel(module=nn.Linear(12, 2)).build((12,), 2)
+    assert (network.head, network.head_names) == ("weight", ("weight", "bias"))
+    x = torch.randn(3, 12)
+    assert torch.equal(network.features(network.init(Key(0)), x), x)
+    with pytest.raises(ConfigError, match="weights before its last layer"):
+        factored(network)
 
 
 def test_what_a_mask_covers_is_named_by_patterns_and_frozen_parameters_never_travel() -> None:
@@ -235,7 +245,7 @@ def test_what_cannot_be_stacked_is_said_in_one_line_and_trains_in_the_loop(
     with pytest.warns(UserWarning, match=f"clients train one after the other: the model {why}"):
         chosen = executor("auto", FedAvg(), shared, Schedule(1, 4))
     assert type(chosen) is Loop
-    with pytest.raises(ConfigError, match="--executor must be auto or loop for a model"):
+    with pytest.raises(ConfigError, match=f"must be auto or loop for a model that {why}"):
         executor("stacked", FedAvg(), shared, Schedule(1, 4))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

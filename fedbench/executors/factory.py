@@ -106,7 +106,7 @@ def executor(
         name = way or ("loop" if alone else "padded")  # not measured: every node does the same
     if name != "loop" and (why := shared.network.alone):
         if name != "auto":
-            raise ConfigError(f"--executor must be auto or loop for a model {why}, got {name}")
+            raise ConfigError(f"--executor must be auto or loop for a model that {why}, got {name}")
         warnings.warn(f"clients train one after the other: the model {why}", stacklevel=2)
         name = "loop"
     require_device(name, shared.device)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -81,9 +81,13 @@ class Plugins:
 
     def _check_alphabets(self, scenario: Scenario) -> None:
         """Raise unless attack and defense work on what the protocol sends."""
-        sends = self.protocol.sends
+        sends = getattr(self.protocol, "sends", None)  # a class that forgot it has none
+        if not is_alphabet(sends):
+            raise Hook(self.protocol, "sends").wrong(
+                f"must be a type of messages, got {shown(sends)}; write that of its own, such as "
+                "sends = FloatVectors"
+            )
         sent = f"{scenario.protocol} sends {sends.__name__}"
-        _must_be_alphabets(self.protocol, "sends", (sends,))
         for part in (self.attack, *self.links()):
             _must_be_alphabets(part, "accepts", part.accepts)
         if not issubclass(sends, self.attack.accepts):
@@ -320,12 +324,14 @@ def counts_votes(scenario: Scenario) -> bool:
     return protocol.votes and rule in ("own", protocol.default_defense)
 
 
+def is_alphabet(alphabet: Any) -> TypeGuard[type[Payload]]:
+    """Say whether this is a type of messages."""
+    return isinstance(alphabet, type) and issubclass(alphabet, Payload)
+
+
 def _must_be_alphabets(plugin: Any, name: str, alphabets: Any) -> None:
     """Raise `PluginError` unless this attribute of a plug-in names types of messages."""
-    good = isinstance(alphabets, tuple) and all(
-        isinstance(alphabet, type) and issubclass(alphabet, Payload) for alphabet in alphabets
-    )
-    if not good:
+    if not (isinstance(alphabets, tuple) and all(map(is_alphabet, alphabets))):
         raise Hook(plugin, name).wrong(f"must be types of messages, got {shown(alphabets)}")
 
 

@@ -340,7 +340,7 @@ class ModuleNet(Network):
                 lambda _, given, out, name=name: calls.append((name, given[0], out))
             )
             for name, layer in self.module.named_modules()
-            if isinstance(layer, nn.Linear) and name
+            if isinstance(layer, nn.Linear)
         ]
         with torch.no_grad():
             out = self._call(self._own, self.examples(TRIED, Key(0)), None)
@@ -350,7 +350,7 @@ class ModuleNet(Network):
             return None
         name, given, last = calls[-1]
         alone = sum(called == name for called, _, _ in calls) == 1
-        fits = last is out and given.dim() == 2 and alone and f"{name}.weight" in self.table
+        fits = last is out and given.dim() == 2 and alone and inside(name, "weight") in self.table
         if not fits:
             return None
 
@@ -368,12 +368,12 @@ class ModuleNet(Network):
                 f"{type(self.module).__name__} must end in a torch.nn.Linear that is trained, for "
                 "those that look at its last layer or its features, got another end"
             )
-        return f"{self._last}.weight"
+        return inside(self._last, "weight")
 
     @property
     def head_bias(self) -> str | None:
         """Name of the last layer's bias; None if it has none."""
-        name = f"{self._last}.bias"
+        name = None if self._last is None else inside(self._last, "bias")
         return name if name in self.table else None
 
     @property
@@ -469,6 +469,11 @@ class ModuleNet(Network):
             )
         if loss.grad_fn is None:
             raise ConfigError(f"{name} must have logits that depend on its parameters, got none")
+
+
+def inside(layer: str, part: str) -> str:
+    """Return the name of a layer's part; the layer "" is the module itself."""
+    return f"{layer}.{part}" if layer else part
 
 
 def _sums_to_one(answers: Tensor) -> bool:

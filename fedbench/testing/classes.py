@@ -84,7 +84,7 @@ def must_send_one_alphabet(protocol: Protocol[Any]) -> None:
     good = isinstance(sends, type) and issubclass(sends, Payload)
     assert good, (
         f"{title(protocol)}: sends must be a type of messages, got {shown(sends)}; "
-        "write sends = FloatVectors"
+        "write that of its own, such as sends = FloatVectors"
     )
 
 

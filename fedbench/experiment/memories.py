@@ -59,7 +59,9 @@ class Shelf:
         for x in memory.values():
             view = _view(x)
             while len(view):
-                view = view[self.file.readinto(view) :]
+                count = self.file.readinto(view)
+                assert count, "the file ends before the memory does"  # it would be read for ever
+                view = view[count:]
         return {name: memory[name].to(device) for name, _, _, device in self.form}
 
     def drop(self, i: int) -> None:

@@ -13,7 +13,8 @@ from crafting import delivered, round_of
 from torch import Tensor
 
 import fedbench
-from fedbench.adversary.threat_model import OwnedRows, train
+from fedbench.adversary.threat_model import OwnedRows
+from fedbench.adversary.training import train
 from fedbench.api import Attack, AttackView, Gradient, Local, Shared
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, PluginError

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import fedbench
-from fedbench.adversary.threat_model import OwnedRows, train
+from fedbench.adversary.threat_model import OwnedRows
+from fedbench.adversary.training import train
 from fedbench.api import Gradient, Local, Shared
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key, Secret

@@ -7,6 +7,7 @@ import torch
 from exchanges import flat
 from torch import Tensor
 
+from fedbench.adversary.training import train, trained_by
 from fedbench.api import Batches, Shared
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -91,3 +92,47 @@ def test_what_an_attack_compresses_is_sent_as_it_is() -> None:
     memory = [protocol.memory(LINE)]
     sent, _ = protocol.message(LINE, torch.tensor([[3.0, -7.0]]), [Key(0)], memory)
     assert sent.values().tolist() == [[3.0, -7.0]]
+
+
+def test_a_malicious_client_has_the_momentum_of_its_own_training() -> None:
+    # With that of honest training nine tenths of what it sends would be honest.
+    fields: Any = {"clients": 6, "per_round": 6, "epochs": 1, "malicious": 0.34, "model": "micro"}
+    scenario = Scenario(**fields, protocol="worker-momentum:beta=0.75", attack="label-flip")
+    setup = prepare(scenario, "cpu", "loop")
+    state = begin(setup)
+    tree = setup.plugins.protocol.receive(
+        setup.shared, setup.plugins.protocol.broadcast(setup.shared, state.server, [0], Key(0))
+    )
+    ids = list(range(6))
+    honest = {i: {name: x + 9 for name, x in tree.items()} for i in ids}
+
+    def sent(step: int, memories: Any) -> Tensor:
+        clients = setup.clients(ids, [tree], honest, step)
+        owned = setup.owned(ids, step)
+        return train(setup.attack(step), setup.executor, clients, owned, None, step, None, memories)
+
+    kept: dict[int, Any] = {}
+    first, second, third = (sent(step, kept) for step in range(3))
+    alone = [sent(step, {}) for step in range(3)]
+    torch.testing.assert_close(first, alone[0])
+    torch.testing.assert_close(second, 0.75 * first + alone[1])
+    torch.testing.assert_close(third, 0.75 * second + alone[2])
+    malicious = setup.population.malicious.ids()
+    assert list(kept) == [trained_by(i) for i in malicious]
+    play_round(setup, state, 0)
+    assert set(state.memories) == {*ids, *kept}
+
+
+def test_what_both_ends_remember_is_the_same_in_both_trainings_of_a_malicious_client() -> None:
+    fields: Any = {"clients": 6, "per_round": 6, "epochs": 1, "malicious": 0.34, "model": "micro"}
+    scenario = Scenario(**fields, protocol="byz-dasha-page", attack="label-flip")
+    setup = prepare(scenario, "cpu", "loop")
+    state = begin(setup)
+    malicious = setup.population.malicious.ids()
+    for step in range(2):
+        before = {i: state.memories[i]["g"] for i in malicious if i in state.memories}
+        play_round(setup, state, step)
+        for i, g in before.items():
+            assert torch.equal(state.memories[trained_by(i)]["g"], g)
+            assert not torch.equal(state.memories[trained_by(i)]["h"], state.memories[i]["h"])
+    assert before

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.adversary import threat_model
+from fedbench.adversary.training import train
 from fedbench.api import Attack, Grad, Local, Shared
 from fedbench.core.errors import PluginError
 from fedbench.core.rng import Key, Secret
@@ -110,7 +111,7 @@ def test_labels_of_an_attack_are_looked_at_before_it_trains() -> None:
     rule = r"poison in round 0 for client 9 must return labels from 0 to 2, got \(3, 4\)"
     owned = threat_model.OwnedRows(torch.tensor([1]), [9], [0], 1, Secret.of(0, "test"))
     with pytest.raises(PluginError, match=rule):
-        threat_model.train(Shifted(), engine, clients, owned, None, 0)
+        train(Shifted(), engine, clients, owned, None, 0)
 
 
 def test_the_mask_is_the_end_of_a_stable_sort_and_its_gradient_goes_straight_through() -> None:

@@ -10,7 +10,6 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +21,6 @@ from fedbench.api.attack import (
     Attack,
     AttackView,
     Knowledge,
-    Local,
     Oracle,
     Rehearsal,
     Tier,
@@ -32,8 +30,6 @@ from fedbench.core.blame import Hook, shown
 from fedbench.core.copies import sent
 from fedbench.core.permutations import Listed, Permutation, permutation
 from fedbench.core.rng import Key, Secret
-from fedbench.core.trees import Tree
-from fedbench.executors.training import Client, Executor
 from fedbench.payload import FoldedMessages, KeptMessages, Payload
 from fedbench.payload.packets import Packet
 
@@ -238,45 +234,6 @@ class AttackContext:
     def benign(self) -> Tensor:
         """``(n - m,)`` rows of the benign clients."""
         return (~torch.isin(torch.arange(len(self.honest)), self.owned.rows)).nonzero()[:, 0]
-
-
-def train(
-    attack: Attack,
-    executor: Executor,
-    clients: Sequence[Client],
-    owned: OwnedRows,
-    before: Tree | None,
-    step: int,
-    learned: Tensor | None = None,
-) -> Tensor:
-    """``(m, d)``: updates of the adversary's clients after the training of an attack that trains.
-
-    It starts where these clients' honest training starts; they remember the honest one. ``before``
-    is what came a round ago, ``learned`` the answer of `learn`.
-    `PluginError` if it raised, or returned no images, labels or gradients of that form.
-    """
-    poisoned = []
-    network = executor.shared.network
-    for i, number, row in zip(owned.ids, owned.numbers, owned.rows.tolist(), strict=True):
-        client = clients[row]
-        local = Local(
-            tree=alone(client.tree),
-            before=None if before is None else alone(before),
-            part=number,
-            parts=owned.total,
-            step=step,
-            key=owned.secret.key("poison", owned.place(row)),
-            classes=network.classes,
-            learned=alone(learned),
-            head=network.head_names,
-            statistics=network.statistics,
-        )
-        x, y = hooks.poison(attack, client.x, client.y, local, i)
-        local = dataclasses.replace(local, steps=executor.schedule.steps(len(x)))
-        own_way = partial(hooks.wrap_grad, attack, local=local, client=i)
-        wrap = own_way if attack.wraps else client.wrap_grad
-        poisoned.append(dataclasses.replace(client, x=x, y=y, wrap_grad=wrap))
-    return executor.trained(poisoned, step)[0]
 
 
 def learn(attack: Attack, context: AttackContext, learned: Tensor | None) -> Tensor | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedbench.adversary.training import trained_by
 from fedbench.core.errors import ConfigError
 from fedbench.core.files import read_limited, write_atomically
 from fedbench.experiment.setup import SERVER, Setup
@@ -44,8 +45,8 @@ def commit(
         return None
     state.arrived = None
     try:
-        own = [SERVER] if SERVER in state.memories else []
-        for i in [*ids, *own]:
+        others = [SERVER, *map(trained_by, ids)]
+        for i in [*ids, *(i for i in others if i in state.memories)]:
             data = encode(state.memories[i])
             state.digests[i] = sha256(data).digest()
             state.memories[i] = decode(data)

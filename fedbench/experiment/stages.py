@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.adversary import threat_model
+from fedbench.adversary.training import train
 from fedbench.api import Defense, ServerView, hooks
 from fedbench.core.choices import SUMS
 from fedbench.executors.training import Client, Made, Trained
@@ -110,8 +111,8 @@ def attack_context(
     state.learned = threat_model.learn(attack, context, state.learned)
     if not attack.trains:
         return context
-    local = (owned, state.last_broadcast, view.step, state.learned)
-    own = threat_model.train(attack, setup.executor, clients, *local)
+    local = (owned, state.last_broadcast, view.step, state.learned, state.memories)
+    own = train(attack, setup.executor, clients, *local)
     return dataclasses.replace(context, trained=own)
 
 

@@ -276,7 +276,8 @@ def elsewhere():
 
 open_no_data()
 for way in (
-    lambda: os.open(path, os.O_RDONLY | os.O_EXCL),  # without O_CREAT it opens what is there
+    lambda: os.open(path, os.O_RDONLY | os.O_EXCL),  # one without the other opens what is there
+    lambda: os.open(path, os.O_RDONLY | os.O_CREAT),
     lambda: io.FileIO(Changing()),
     lambda: open(Text(path)),
     elsewhere,
@@ -297,7 +298,7 @@ def test_a_file_has_one_name_for_the_hook_and_for_the_system(tmp_path: Path) -> 
     line = [sys.executable, "-c", HIDING, str(data)]
     done = subprocess.run(line, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["refused"] * 4
+    assert done.stdout.split() == ["refused"] * 5
     assert len(list(tmp_path.iterdir())) == 3  # files that are made now
 
 

@@ -179,6 +179,8 @@ def test_what_failed_runs_say_is_printable(store: Path, command: Command) -> Non
     code, out, err = command("results", store, "--each", "run", "--format", "csv")
     assert "1 of the runs repeat cell and seed of a later one" in err
     assert "; in no cell do they count" in err
+    _, _, err = command("results", store, "--each", "run", "--where", "attack!=none")
+    assert "repeat" not in err
 
 
 def test_the_message_of_a_failed_run_stands_as_it_was_said(

@@ -702,6 +702,34 @@ def test_contract_tests_see_what_is_no_function_of_one_client_and_what_was_writt
     assert "depends on others" in told(partial(check_mechanism, clipping, fedavg))
 
 
+def test_a_contract_test_names_the_trait_that_is_wrong() -> None:
+    def weighing(received: Any, state: Any, view: Any) -> Any:
+        x = received.values().double()
+        weights = 1 / (1 + x.norm(dim=1))
+        return weights @ x / weights.sum(), state
+
+    def sorting(received: Any, state: Any, view: Any) -> Any:
+        view.findings.kept = torch.ones(len(received), dtype=torch.bool)
+        return received.values().double().mean(dim=0), state
+
+    def counting(received: Any, state: Any, view: Any) -> Any:
+        return received.values().double().mean(dim=0), torch.ones(1)
+
+    def drawing(received: Any, state: Any, view: Any) -> Any:
+        mean = received.values().double().mean(dim=0)
+        return mean + 1e-3 * view.key.normal(len(mean)), state
+
+    for aggregate, trait in (
+        (weighing, "shift=False"),
+        (sorting, "detects=True"),
+        (counting, "history=True"),
+        (drawing, "randomized=True"),
+    ):
+        hooks = bound(aggregate=aggregate, tolerates=lambda n: 0)
+        text = told(partial(check_defense, made("Odd", Defense, hooks)))
+        assert text.endswith(f"a method traits() that returns Traits({trait}), or mend the rule")
+
+
 @contextmanager
 def interrupts(handler: Any) -> Iterator[None]:
     """Ctrl-C is handled so, whatever CI does with it."""

@@ -270,13 +270,13 @@ class Text(str):
         return Text(os.devnull)
 
 def elsewhere():
-    os.chdir(os.path.dirname(os.__file__))
-    folder = os.open(sys.base_prefix, os.O_RDONLY)
-    return os.open("../" * sys.base_prefix.count("/") + path[1:], os.O_RDONLY, dir_fd=folder)
+    os.chdir(os.path.dirname(os.__file__))  # where the same path leads to a file beside code
+    return os.open("../" + path[1:], os.O_RDONLY, dir_fd=os.open("/dev", os.O_RDONLY))
 
 open_no_data()
 for way in (
-    lambda: os.open(path, os.O_RDONLY | os.O_EXCL),  # without O_CREAT it opens what is there
+    lambda: os.open(path, os.O_RDONLY | os.O_EXCL),  # one without the other opens what is there
+    lambda: os.open(path, os.O_RDONLY | os.O_CREAT),
     lambda: io.FileIO(Changing()),
     lambda: open(Text(path)),
     elsewhere,
@@ -297,7 +297,7 @@ def test_a_file_has_one_name_for_the_hook_and_for_the_system(tmp_path: Path) -> 
     line = [sys.executable, "-c", HIDING, str(data)]
     done = subprocess.run(line, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["refused"] * 4
+    assert done.stdout.split() == ["refused"] * 5
     assert len(list(tmp_path.iterdir())) == 3  # files that are made now
 
 
@@ -392,7 +392,7 @@ def test_what_goes_wrong_in_a_child_or_its_fork_is_an_error_here(install: Instal
 
 PICKY = """
 from dataclasses import dataclass
-from fedbench.api import Attack, Defense
+from fedbench.api import Attack, Defense, Knowledge
 
 @dataclass(frozen=True, kw_only=True)
 class Picky(Defense):
@@ -406,6 +406,17 @@ class Picky(Defense):
 class Grouped(Attack):
     def craft(self, view, memory):
         raise ExceptionGroup("several", [ValueError("one")])
+
+@dataclass(frozen=True, kw_only=True)
+class Catching(Attack):
+    def needs(self):
+        return Knowledge("all", defense=True)
+
+    def craft(self, view, memory):
+        try:
+            view.defense(view.own)
+        except Exception:
+            raise ValueError("my own") from None
 """
 
 
@@ -414,10 +425,12 @@ class Grouped(Attack):
 def test_a_rule_that_fails_when_an_attack_asks_it_is_blamed_itself(
     isolate: bool, install: Install
 ) -> None:
-    install(PICKY, {"rule-picky": "Picky", "grouped": "Grouped"})
+    install(PICKY, {"rule-picky": "Picky", "grouped": "Grouped", "catching": "Catching"})
     blamed = r"^defense rule-picky \(.*\): aggregate in round 0 raised ZeroDivisionError: picky"
     with pytest.raises(PluginError, match=blamed):
         run(attack="dyn-opt", defense="rule-picky", isolate=isolate)
+    with pytest.raises(PluginError, match=r"^attack catching .*raised ValueError: my own"):
+        run(attack="catching", defense="rule-picky", isolate=isolate)
     with pytest.raises(PluginError, match=r"raised .*ExceptionGroup: several"):
         run(attack="grouped", isolate=isolate)
 

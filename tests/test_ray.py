@@ -181,6 +181,7 @@ def test_a_node_that_does_not_see_the_store_keeps_no_checkpoint(tmp_path: Path) 
         assert there is not None
         assert there.path == tmp_path / "checkpoints" / "x.safetensors"
     assert reached(None, mark) is None
+    assert reached(unasked, None) is None
 
 
 @pytest.mark.cluster

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import tomli_w
 from conftest import Command, Install
+from pydantic import ValidationError
 from test_leaderboard import (
     RULES_1,
     SAID,
@@ -614,6 +615,9 @@ def test_of_two_entries_of_one_id_the_one_that_was_frozen_counts(
     (board / "seasons" / "2026.toml").unlink()
     freeze(board, "2026", "x", [entry.id + "0" * 52])  # another content that begins alike
     assert found(board) == {"season"}
+    fields = {"name": "2026", "source": "x", "frozen": [entry.id], "digests": ["0" * 64]}
+    with pytest.raises(ValidationError, match="digests must be those of the frozen entries"):
+        Season.model_validate(fields)
 
 
 def test_a_second_season_leaves_the_entries_of_the_first_alone(board: Path) -> None:

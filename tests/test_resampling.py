@@ -104,7 +104,7 @@ def test_signs_of_more_differences_are_drawn_and_the_same_everywhere() -> None:
 
 def test_no_difference_is_surer_than_its_signs() -> None:
     assert probability([1.0] * 5) == surest(5) == 2**-4
-    assert probability([1.0] * 14) == surest(14) == 2**-13
+    assert probability([1.0] * EXACT) == surest(EXACT) == 2.0 ** (1 - EXACT)
     # Of more differences one of the choices that are drawn is the least share.
     many = EXACT + 1
     assert probability([1.0] * many) == surest(many) == 1 / (RESAMPLES + 1)

@@ -349,8 +349,9 @@ def test_runs_that_differ_in_more_than_the_seed_are_of_two_cells_else_the_later_
 def test_data_that_is_dealt_once_is_another_cell_than_data_dealt_for_each_seed() -> None:
     anew = [made(seed=seed) for seed in (0, 1)]
     once = [made(seed=seed, data_seed=7) for seed in (0, 1, 7)]
-    found, _ = cells([entry(record) for record in (*anew, *once)])
+    found, repeated = cells([entry(record) for record in (*anew, *once)])
     assert sorted((cell["seeds"], cell["data_seed"]) for cell in found) == [(2, None), (3, 7)]
+    assert repeated == 0
     assert sorted(map(len, cells_of([*anew, *once]).values())) == [2, 3]
 
 

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -429,14 +430,16 @@ class ModuleNet(Network):
             step = Step(Key(torch.tensor(0)), torch.ones(TRIED, dtype=torch.bool))
             return self.logits(tree, x, step).square().sum()
 
-        try:
-            torch.vmap(torch.func.grad(loss))(tree, torch.stack([x, x]))
-            # clients who share all but their masks, and losses at several points
-            torch.vmap(torch.func.grad(loss), (along, 0))(parts, torch.stack([x, x]))
-            with torch.no_grad():
-                torch.vmap(loss, (0, None))(tree, x)
-        except Exception as error:  # foreign code raises anything
-            return f"cannot be mapped over clients by torch.vmap ({error_line(error)})"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it would be slow
+            try:
+                torch.vmap(torch.func.grad(loss))(tree, torch.stack([x, x]))
+                # clients who share all but their masks, and losses at several points
+                torch.vmap(torch.func.grad(loss), (along, 0))(parts, torch.stack([x, x]))
+                with torch.no_grad():
+                    torch.vmap(loss, (0, None))(tree, x)
+            except Exception as error:  # foreign code raises anything
+                return f"cannot be mapped over clients by torch.vmap ({error_line(error)})"
         return ""
 
     def require_trainable(self) -> None:

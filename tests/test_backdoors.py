@@ -230,7 +230,7 @@ def test_both_executors_train_the_adversary_alike(name: str, attack: Attack) -> 
     for engine in (Loop, Stacked):
         executor = engine(protocol, SHARED, Schedule(1, 4))
         honest, _ = executor.train(clients)
-        mine = train(attack, executor, clients, OWNED, before, 1)
+        mine, _ = train(attack, executor, clients, OWNED, before, 1)
         assert bool(torch.isfinite(mine).all())
         assert float((mine - honest[[1, 3]]).norm() / honest[[1, 3]].norm()) > 1e-3, "trains alike"
         rows.append(mine)
@@ -323,7 +323,7 @@ def test_d5_a_masked_coordinate_stays_where_it_was() -> None:
     before = {name: x - 1.0 if name == "fc1" else x - 0.1 for name, x in start.items()}
     share = start["fc1"].numel() / SHARED.layout.d
     attack = Neurotoxin(ratio=share)
-    moved = train(attack, executor, clients, OWNED, before, 1)
+    moved, _ = train(attack, executor, clients, OWNED, before, 1)
     by_layer = SHARED.layout.unflatten(moved)
     assert float(by_layer["fc1"].abs().max()) == 0
     assert float(by_layer["conv1"].abs().max()) > 0
@@ -343,7 +343,7 @@ def test_d6_the_anomaly_term_has_a_gradient_and_holds_training_back() -> None:
     moved, start, statistic = ({"n.mean": torch.tensor([x])} for x in (3.0, 1.0, 4.0))
     assert pulled(ModelReplacement(alpha=0.25), moved, start, statistic, None) == statistic
     given = (*training(3, lr=0.05), OWNED, None, 0)
-    norms = [float(train(ModelReplacement(alpha=a), *given).norm()) for a in (1.0, 0.5, 0.05)]
+    norms = [float(train(ModelReplacement(alpha=a), *given)[0].norm()) for a in (1.0, 0.5, 0.05)]
     assert norms[0] > norms[1] > norms[2]
 
 

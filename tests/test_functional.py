@@ -174,6 +174,7 @@ def test_an_attack_s_function_sends_what_the_attack_sends_in_a_run(name: str) ->
         context,
         owned=owned,
         trained=trained if trains else None,
+        poisoned=payload.take([8, 9]).nearest(trained) if trains else None,
         idle=context.idle[:1],
         view=view,
         rehearse=None,

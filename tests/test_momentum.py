@@ -1,14 +1,16 @@
 """Momentum of the clients: two rounds by hand, what is remembered, what an attack sees of it."""
 
 import dataclasses
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 import torch
 from exchanges import flat
 from torch import Tensor
 
 from fedbench.adversary.training import train, trained_by
-from fedbench.api import Batches, Shared
+from fedbench.api import Attack, AttackView, Batches, Shared
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.experiment.prepare import prepare
@@ -17,6 +19,7 @@ from fedbench.models.models import CNN4
 from fedbench.payload import FloatVectors
 from fedbench.protocols.momentum import WorkerMomentum
 from fedbench.run import begin, play_round
+from fedbench_attacks.label_flip import LabelFlip
 
 LINE = flat(2)
 ONE_BATCH = Batches([(torch.zeros(1, 1, 1, 2), torch.zeros(1, dtype=torch.int64))])
@@ -109,7 +112,10 @@ def test_a_malicious_client_has_the_momentum_of_its_own_training() -> None:
     def sent(step: int, memories: Any) -> Tensor:
         clients = setup.clients(ids, [tree], honest, step)
         owned = setup.owned(ids, step)
-        return train(setup.attack(step), setup.executor, clients, owned, None, step, None, memories)
+        given = (clients, owned, None, step, None, memories)
+        updates, after = train(setup.attack(step), setup.executor, *given)
+        memories |= zip(map(trained_by, owned.ids), after, strict=True)
+        return updates
 
     kept: dict[int, Any] = {}
     first, second, third = (sent(step, kept) for step in range(3))
@@ -121,6 +127,37 @@ def test_a_malicious_client_has_the_momentum_of_its_own_training() -> None:
     assert list(kept) == [trained_by(i) for i in malicious]
     play_round(setup, state, 0)
     assert set(state.memories) == {*ids, *kept}
+
+
+@pytest.mark.parametrize("protocol", ["fedavg", "topk:k=0.1,error_feedback=true", "ef-signsgd"])
+def test_an_attack_that_only_trains_sends_its_training_with_what_is_left_of_earlier_ones(
+    protocol: str,
+) -> None:
+    # Compressed alone, most of what flipped labels teach would never be sent.
+    seen = []
+
+    @dataclass(frozen=True)
+    class Watched(LabelFlip):
+        def craft(self, view: AttackView, memory: Any) -> tuple[Any, Any]:
+            seen.append(view)
+            return super().craft(view, memory)
+
+    fields: Any = {"clients": 4, "per_round": 4, "epochs": 1, "malicious": 0.25, "model": "micro"}
+    setup = prepare(Scenario(**fields, protocol=protocol), "cpu", "loop")
+    setup = replace(setup, plugins=replace(setup.plugins, attack=Watched()))
+    state = begin(setup)
+    for step in range(3):
+        play_round(setup, state, step)
+    left = torch.zeros_like(seen[0].trained)
+    for view in seen:
+        sent = view.poisoned.values()
+        assert not torch.equal(sent, view.own.values())
+        expected = view.compress(view.trained + left).values()
+        torch.testing.assert_close(sent, expected)
+        left = view.trained + left - sent
+        assert Attack.craft(LabelFlip(), view, None) == (view.poisoned, None)
+    assert len(seen) == 3
+    assert bool(left.any()) == (protocol != "fedavg")
 
 
 def test_what_both_ends_remember_is_the_same_in_both_trainings_of_a_malicious_client() -> None:

@@ -84,6 +84,7 @@ def craft(x: Tensor, m: int, name: str) -> Callable[[], object]:
             own=own,
             updates=own.x,
             trained=own.x,
+            poisoned=own,
             idle=torch.zeros_like(own.x),
             seen=benign,
             n=len(x),

@@ -224,6 +224,7 @@ class AttackContext:
     worked: Counter[str] = field(default_factory=Counter)
     part: Part | None = None  # where the messages are some of the round's, all the adversary's
     trained: Tensor | None = None  # (m, d), what the adversary's own training gave, if it trains
+    poisoned: Payload | None = None  # the m messages of that training
 
     @property
     def n(self) -> int:
@@ -358,7 +359,8 @@ def attack_view(
     rows = torch.tensor(part, dtype=torch.long)
     own = context.honest.take(rows)
     where = sent(rows, context.updates.device)
-    mine = sent(torch.isin(context.owned.rows, rows).nonzero()[:, 0], where.device)
+    which = torch.isin(context.owned.rows, rows).nonzero()[:, 0]
+    mine = sent(which, where.device)
     broadcast = context.view.broadcast  # one message for all, or to each client its own
     apart = needed.tier == "own"
     draws = [context.owned.place(row) for row in part] if apart else []
@@ -369,6 +371,7 @@ def attack_view(
         own=own,
         updates=updates,
         trained=updates if context.trained is None else context.trained[mine],
+        poisoned=own if context.poisoned is None else context.poisoned.take(which),
         idle=idle[where] if len(idle) > 1 else idle.clone().expand(len(part), -1),
         seen=_seen(context, own, needed.tier),
         n=context.n,

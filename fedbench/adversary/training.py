@@ -1,7 +1,7 @@
 """Training of the adversary's clients its own way, and what they remember of it."""
 
 import dataclasses
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from torch import Tensor
@@ -21,13 +21,13 @@ def train(
     before: Tree | None,
     step: int,
     learned: Tensor | None = None,
-    memories: MutableMapping[int, Memory] | None = None,
-) -> Tensor:
-    """``(m, d)``: updates of the adversary's clients after the training of an attack that trains.
+    memories: Mapping[int, Memory] | None = None,
+) -> tuple[Tensor, Sequence[Memory]]:
+    """Train the adversary's clients its own way; return updates ``(m, d)`` and their memories.
 
-    It starts where these clients' honest training starts. Of ``memories`` those of `trained_by`
-    change: with what honest training remembers, most of a momentum would be honest. ``before`` is
-    what came a round ago, ``learned`` the answer of `learn`.
+    Training starts where these clients' honest one starts, but with what the ``memories`` have
+    under `trained_by`: with those of honest training most of a momentum would be honest. ``before``
+    is what came a round ago, ``learned`` the answer of `learn`.
     `PluginError` if it raised, or returned no images, labels or gradients of that form.
     """
     memories = {} if memories is None else memories
@@ -57,11 +57,7 @@ def train(
         memory = memories.get(trained_by(i)) or start
         memory = memory | {name: client.memory[name] for name in agreed}
         poisoned.append(dataclasses.replace(client, x=x, y=y, wrap_grad=wrap, memory=memory))
-    updates, after = executor.trained(poisoned, step)
-    for i, memory in zip(owned.ids, after, strict=True):
-        if start:
-            memories[trained_by(i)] = {name: memory[name] for name in start}
-    return updates
+    return executor.trained(poisoned, step)
 
 
 def trained_by(i: int) -> int:

@@ -169,6 +169,8 @@ class AttackView:
         updates: ``(m, d)``, the same before compression.
         trained: ``(m, d)``, the updates of training with `Attack.poison` and `Attack.wrap_grad`;
             `updates` itself of an attack that trains nothing.
+        poisoned: The messages of that training, made as honest ones are, with the residuals that
+            its own earlier ones left (error feedback); `own` of an attack that trains nothing.
         idle: ``(m, d)``, the updates of clients that learned nothing: zeros where updates are
             differences, what was received where they are scores or probabilities. Rows may share
             their memory, so it is to be read only.
@@ -200,6 +202,7 @@ class AttackView:
     own: Payload
     updates: Tensor
     trained: Tensor
+    poisoned: Payload
     idle: Tensor
     seen: Payload
     n: int
@@ -420,7 +423,7 @@ class Attack:
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload | list[bytes], Any]:
         """Return the ``m`` messages that are sent instead, or raw bytes for each of them.
 
-        The default is its own training, compressed as the protocol does. A message may hold NaN
-        where its alphabet can; ``--server-checks finite`` rejects it.
+        The default is what its own training sends. A message may hold NaN where its alphabet can;
+        ``--server-checks finite`` rejects it.
         """
-        return view.compress(view.trained) if self.trains else view.own, memory
+        return view.poisoned, memory

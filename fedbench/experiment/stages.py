@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.adversary import threat_model
-from fedbench.adversary.training import train
+from fedbench.adversary.training import train, trained_by
 from fedbench.api import Defense, ServerView, hooks
 from fedbench.core.choices import SUMS
 from fedbench.executors.training import Client, Made, Trained
@@ -109,11 +109,15 @@ def attack_context(
     if part is not None:
         context = dataclasses.replace(context, worked=part.worked)
     state.learned = threat_model.learn(attack, context, state.learned)
-    if not attack.trains:
+    if not attack.trains or not len(owned):
         return context
     local = (owned, state.last_broadcast, view.step, state.learned, state.memories)
-    own = train(attack, setup.executor, clients, *local)
-    return dataclasses.replace(context, trained=own)
+    own, after = train(attack, setup.executor, clients, *local)
+    poisoned, remembered = hooks.message(protocol, setup.shared, own, list(keys.values()), after)
+    for i, memory in zip(owned.ids, remembered, strict=True):
+        if memory:
+            state.memories[trained_by(i)] = memory
+    return dataclasses.replace(context, trained=own, poisoned=poisoned)
 
 
 def heard_by_all(setup: Setup, server: Any, ids: Sequence[int], trees: Sequence[Any]) -> bool:

@@ -246,7 +246,7 @@ def _context(
         honest=payload,
         updates=updates,
         trained=trained,
-        poisoned=payload.take([0] * m).nearest(trained),
+        poisoned=payload.take([0] * m).nearest(trained) if instance.trains else None,
         idle=torch.zeros_like(updates[:1]),
         owned=owned,
         codec=codec,

@@ -74,7 +74,7 @@ def test_a_module_keeps_its_names_with_covered_weights_first_and_statistics_last
 def test_a_module_that_is_one_linear_layer_is_its_own_last_layer() -> None:
     network = ModuleModel(module=nn.Linear(12, 2)).build((12,), 2)
     assert (network.head, network.head_names) == ("weight", ("weight", "bias"))
-    x = torch.randn(3, 12)
+    x = Key(1).normal(3, 12)
     assert torch.equal(network.features(network.init(Key(0)), x), x)
     with pytest.raises(ConfigError, match="weights before its last layer"):
         factored(network)
@@ -356,7 +356,7 @@ class Recurrent(Words):
 
 
 class InPlace(Plain):
-    """What it writes into is its bias, which clients that send masks share."""
+    """Module that writes into its bias, which clients that send masks share."""
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.head.bias.expand(len(x), -1).clone()

@@ -12,7 +12,7 @@ from typing import Any
 from fedbench.api import Attack, Chain, Defense, Mechanism, Prefilter, Protocol
 from fedbench.core.blame import shown, title
 from fedbench.core.registry import without_default
-from fedbench.payload import Payload
+from fedbench.experiment.compatibility import is_alphabet
 
 CONTRACTS: dict[str, type[Any]] = {
     "attack": Attack,
@@ -59,7 +59,7 @@ def must_be(kind: str, plugin: object, caller: str) -> None:
 def must_be_alphabets(plugin: object, name: str, alphabets: object) -> None:
     """Require a tuple of types of messages, one at least."""
     good = isinstance(alphabets, tuple) and len(alphabets) > 0
-    good = good and all(isinstance(a, type) and issubclass(a, Payload) for a in alphabets)  # type: ignore[attr-defined]
+    good = good and all(map(is_alphabet, alphabets))  # type: ignore[call-overload]
     assert good, (
         f"{title(plugin)}: {name} must be a tuple of types of messages, got {shown(alphabets)}; "
         f"write {name} = (FloatVectors,)"
@@ -81,8 +81,7 @@ def must_name_fields(plugin: object, name: str, named: object) -> None:
 def must_send_one_alphabet(protocol: Protocol[Any]) -> None:
     """Require that a protocol says which type of messages it sends."""
     sends = getattr(protocol, "sends", None)
-    good = isinstance(sends, type) and issubclass(sends, Payload)
-    assert good, (
+    assert is_alphabet(sends), (
         f"{title(protocol)}: sends must be a type of messages, got {shown(sends)}; "
         "write that of its own, such as sends = FloatVectors"
     )

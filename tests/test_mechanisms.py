@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from rules import answer
 
 import fedbench
 from fedbench.api import Gradient, Mechanism, Release, ServerView
@@ -260,7 +261,10 @@ def test_gaussian_noise_for_privacy_has_tails_the_right_variance_and_finite_ends
         ("noisy-sign", "stochastic-sign", {}, "signs of the update"),
         ("dp-fedavg", "qsgd", {}, "travel as floats, got Levels"),
         ("dp-fedavg", "fedpm", {}, "travel as floats"),
-        ("dp-fedavg", "fedavg", {"defense": "median"}, "sensitivity"),
+        ("dp-fedavg", "fedavg", {"defense": "median"}, "changes by no more than a mean"),
+        ("dp-fedavg", "fedavg", {"defense": "norm-bound"}, "or clip:c=1[+]mean"),
+        ("dp-fedavg:clip=2", "fedavg", {"defense": "clip+mean"}, "or clip:c=2[+]mean"),
+        ("dp-fedavg", "fedavg", {"defense": "bucketing+mean"}, "changes by no more than a mean"),
         ("dp-sgd", "skellam", {}, "adds noise of its own; use it with --mechanism none"),
         ("none", "fedpm", {"defense": "median", "sees": "sum"}, "reads single messages"),
     ],
@@ -270,6 +274,21 @@ def test_what_is_not_proved_is_refused(
 ) -> None:
     with pytest.raises(Incompatible, match=reason):
         load_plugins(Scenario(protocol=protocol, mechanism=mechanism, **changes))
+
+
+@pytest.mark.parametrize(
+    ("defense", "c"),
+    [("mean", 2.0), ("clip:c=1+mean", 1.0), ("norm-bound:c=1", 1.0), ("clip:c=5+mean", 2.0)],
+)
+def test_central_noise_covers_what_a_client_changes_behind_a_rule_that_clips(
+    defense: str, c: float
+) -> None:
+    scenario = PRIVATE.model_copy(update={"mechanism": "dp-fedavg:clip=2", "defense": defense})
+    rule = load_plugins(scenario).defense
+    x = torch.tensor([[0.0, 2.0], [1.2, 1.6], [9.0, 0.0]])  # the last client does not clip
+    turned = torch.tensor([[0.0, 2.0], [-1.2, -1.6], [9.0, 0.0]])
+    change = 3 * float((answer(rule, x) - answer(rule, turned)).norm())
+    assert change == pytest.approx(2 * c)  # no more than the noise on the sum is made for, 2 clip
 
 
 def test_floats_beside_bits_and_kept_moments_are_refused() -> None:

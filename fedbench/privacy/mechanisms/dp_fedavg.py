@@ -34,7 +34,9 @@ class DPFedAvg(Mechanism):
     size of a round, and equal weights. It protects against an adversary that sees the models which
     the server deploys, not against the server, and hides who took part. A malicious client need not
     clip; the others are protected all the same, unless it sends so much (``2**24`` clips) that
-    float32 rounds the noise away.
+    float32 rounds the noise away. A rule that clips every row to a fixed norm, such as
+    ``clip:c=1+mean`` or ``norm-bound:c=1``, has the server clip, too: ε stays, and no client moves
+    the mean further than an honest one may.
 
     With ``adaptive`` the norm follows a quantile of the updates' norms: each client also sends one
     bit, whether its update was not longer than ``clip``; the server adds noise to their sum, and
@@ -87,10 +89,13 @@ class DPFedAvg(Mechanism):
                 f"needs updates that travel as floats, got {protocol.sends.__name__}: a codec may "
                 "enlarge what was clipped; use fedavg"
             )
-        change = defense.sensitivity(1.0, 10) if defense.traits().reads_sum else None
+        change = defense.sensitivity(1.0, 10)
         if change is None or change > 2 / 10:
-            why = "for noise behind another one has no theorem"
-            return f"needs a rule of known sensitivity that reads sums alone, {why}; use mean"
+            return (
+                "needs a rule whose answer changes by no more than a mean with one row, for noise "
+                f"behind another one has no theorem; use mean, or clip:c={self.clip:g}+mean, by "
+                "which the server clips, too"
+            )
         if shared is not None and protocol.memory(shared):
             return "has no theorem for a protocol that remembers updates"
         return None

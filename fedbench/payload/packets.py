@@ -147,7 +147,7 @@ def packed_bits(data: Bytes) -> Tensor:
     return torch.from_numpy(data.copy())[None]
 
 
-def bits_of(data: Bytes, count: int) -> Tensor:
+def unpacked_bits(data: Bytes, count: int) -> Tensor:
     """Return the row ``(1, count)`` bool that these bytes pack, the highest bit first."""
     return torch.from_numpy(np.unpackbits(data, count=count).astype(np.bool_))[None]
 

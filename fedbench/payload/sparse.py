@@ -82,7 +82,7 @@ class SparseVectors(Payload):
             bitmap = wire.decode_bits(data, d)
         else:
             entries, rest, data = wire.split(packet, [32 * width, 32 * p, d])
-            bitmap = wire.bits_of(data, d)[0].numpy()
+            bitmap = wire.unpacked_bits(data, d)[0].numpy()
         index = np.flatnonzero(bitmap)
         if len(index) != width:
             raise IllegalPayloadError(f"a sparse vector must keep {width} of {d}, got {len(index)}")
@@ -348,7 +348,7 @@ class GatedVectors(Payload):
         if floats < 4 * p:
             raise IllegalPayloadError(f"a gated vector must have {p} floats and {g} gates")
         entries, rest, bitmap = wire.split(packet, [8 * floats - 32 * p, 32 * p, g])
-        gates = wire.bits_of(bitmap, g)
+        gates = wire.unpacked_bits(bitmap, g)
         is_open = governed(gates, layers)
         if (size := 4 * int(is_open.sum())) != len(entries):
             raise IllegalPayloadError(f"open gates must have {size} bytes, got {len(entries)}")

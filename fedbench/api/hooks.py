@@ -132,8 +132,9 @@ def on_aggregate(
 ) -> tuple[Tensor, Any]:
     """Call `Mechanism.on_aggregate` and require as many numbers, and the next state."""
     hook = Hook(mechanism, "on_aggregate", view.step)
-    given = (mean, received, view, key, state)
-    answer, after = hook.pair(*given, remedy="write: return aggregate, state")
+    answer, after = hook.pair(
+        mean, received, view, key, state, remedy="write: return aggregate, state"
+    )
     hook.must(_alike(answer, mean), f"{tuple(mean.shape)} numbers and its state", answer)
     return answer, after
 

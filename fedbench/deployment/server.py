@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench.api import Batches, ServerView, hooks
-from fedbench.core.rng import Key
+from fedbench.api import ServerView, hooks
 from fedbench.core.tiling import finite_rows
 from fedbench.core.trees import Tree
 from fedbench.deployment.client import Request
 from fedbench.deployment.draws import Rehearsed
 from fedbench.deployment.settings import Settings, require_fit
 from fedbench.experiment.forms import form_bytes
+from fedbench.experiment.record_builder import downlink_bits
 from fedbench.models.network import Network
 from fedbench.payload import Payload
 from fedbench.payload.packets import Packet
-from fedbench.privacy.clients import compress
+from fedbench.privacy.clients import untrained
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Server:
             sent=len(ids),
             accepted=int(accepted.sum()),
             uplink_bits=sum(packet.bits for packet in arrived),
-            downlink_bits=sum(p.bits for p in self.down) * (len(asked) // max(len(self.down), 1)),
+            downlink_bits=downlink_bits(self.down, len(asked)),
         )
 
     def models(self, step: int) -> list[Tree]:
@@ -115,23 +115,13 @@ class Server:
 
     def _form(self, ids: Sequence[int]) -> Payload:
         """Return the form of a message, with what the server remembers of each client."""
-        nothing = torch.empty(0, self.protocol.trained(self.shared).d)
+        start = self.protocol.memory(self.shared)
         name = self.protocol.agreed
         if name is None or not ids:
-            return compress(self.protocol, self.shared, nothing, [], [], self.broadcast)[0]
-        rows = []
-        memories = []
-        for row, i in enumerate(ids):  # what each would send that took no step
-            sent = self.broadcast.take([row % len(self.broadcast)])
-            memory = self.protocol.memory(self.shared)
-            memory |= {name: self.agreed.get(i, memory[name])}
-            moved, after = self.protocol.local_update(
-                self.protocol.receive(self.shared, sent), Batches([]), no_step, Key(0), memory
-            )
-            rows.append(self.protocol.trained(self.shared).flatten(moved))
-            memories.append(after)
-        keys = [Key(0)] * len(ids)
-        return hooks.message(self.protocol, self.shared, torch.stack(rows), keys, memories)[0]
+            first = self.broadcast.take([0])
+            return untrained(self.protocol, self.shared, first, [start]).take([])
+        memories = [start | {name: self.agreed.get(i, start[name])} for i in ids]
+        return untrained(self.protocol, self.shared, self.broadcast, memories)
 
     def _remember(self, ids: Sequence[int], received: Payload, step: int) -> None:
         if self.protocol.agreed is None:
@@ -168,8 +158,3 @@ class Server:
         n = self.settings.per_round if self.mechanism.central else len(received)
         key = self.draws.server("server", view.step)
         self.state = self.protocol.server_step(self.shared, self.state, aggregate, n, key)
-
-
-def no_step(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-    """Raise: a client without batches takes no step."""
-    raise AssertionError("a client without batches takes no step")

@@ -215,6 +215,25 @@ def comparable(squared: Tensor) -> Tensor:
     return torch.where(finite, squared, far).fill_diagonal_(0)
 
 
+def hdbscan(distances: Tensor, smallest: int) -> Tensor:
+    """Return the number ``(n,)`` int64 of each row's cluster by HDBSCAN, from 0; -1 of no cluster.
+
+    A cluster has ``smallest`` rows or more, and may have all of them.
+
+    References:
+        Campello, Moulavi and Sander, "Density-Based Clustering Based on Hierarchical Density
+        Estimates", PAKDD 2013, https://doi.org/10.1007/978-3-642-37456-2_14.
+    """
+    if len(distances) < smallest:
+        return torch.full((len(distances),), -1)
+    from sklearn.cluster import HDBSCAN
+
+    clustering = HDBSCAN(  # which would write into its input
+        smallest, min_samples=1, allow_single_cluster=True, metric="precomputed", copy=True
+    )
+    return torch.from_numpy(clustering.fit_predict(distances.numpy()))
+
+
 def nearest_others(squared: Tensor) -> tuple[Tensor, Tensor]:
     """Return each row's distances, ascending, and whose they are; first its own, as -1."""
     sorted_ = comparable(squared).clone().fill_diagonal_(-1).sort(dim=1)
@@ -227,13 +246,13 @@ def krum_scores(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
     return distances[:, 1 : neighbours + 1].sum(dim=1)
 
 
-def krum_order(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
+def krum_order(distances: Tensor, f: int) -> Tensor:
     """Return the row numbers from the lowest score to the highest, given `nearest_others`.
 
     Among equal scores the row comes first whose distances to all add up to less, then the lower.
     """
     order = distances[:, 1:].sum(dim=1).sort(stable=True).indices  # without the -1
-    scores = krum_scores(distances, f, fewest)
+    scores = krum_scores(distances, f)
     return order[scores[order].sort(stable=True).indices]
 
 

@@ -95,10 +95,10 @@ def usable_memory(device: torch.device) -> int:
     if device.type != "cuda":
         return total
     free, _ = torch.cuda.mem_get_info(device)
-    held = torch.cuda.memory_allocated(device)
-    reusable = torch.cuda.memory_reserved(device) - held  # torch keeps it for what comes
+    allocated = torch.cuda.memory_allocated(device)
+    reusable = torch.cuda.memory_reserved(device) - allocated  # torch keeps it for what comes
     share = torch.cuda.get_per_process_memory_fraction(device)
-    return min(free + reusable, int(share * total) - held)
+    return min(free + reusable, int(share * total) - allocated)
 
 
 def share_with(processes: int) -> None:

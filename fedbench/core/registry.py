@@ -388,10 +388,10 @@ def load(kind: str, text: str) -> Any:
         raise ConfigError(f"--{kind} must be one printable line, got {text!r}")
     name, params = split(text, f"--{kind}")
     cls = plugin(kind, name)
-    held = _HERE.get((kind, name), cls)
-    if not isinstance(held, type):
+    registered = _HERE.get((kind, name), cls)
+    if not isinstance(registered, type):
         require(f"--{kind} {name}", params, not params, "without parameters, as one object is")
-        return held
+        return registered
     return made(kind, name, cls, expanded(kind, name, params))
 
 

@@ -232,10 +232,10 @@ class Plugins:
             return
         hidden = scenario.sees == "hidden-sum"
         if self.mechanism.central or hidden:
-            what = "--sees hidden-sum" if hidden else f"--mechanism {scenario.mechanism}"
+            asked = "--sees hidden-sum" if hidden else f"--mechanism {scenario.mechanism}"
             raise Incompatible(
                 f"--availability {scenario.availability} must have rounds whose participants are "
-                f"seen, for no theorem covers rounds that lose some, got {what}; use --sees sum "
+                f"seen, for no theorem covers rounds that lose some, got {asked}; use --sees sum "
                 "and noise of the clients, or --availability none"
             )
 

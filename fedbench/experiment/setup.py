@@ -273,9 +273,9 @@ class Setup:
             round=step,
         )
         updates, after = self.executor.trained([client], step)
-        sent, (kept,) = hooks.message(protocol, self.shared, updates, [key], after)
-        if kept:
-            memories[SERVER] = kept
+        sent, (memory,) = hooks.message(protocol, self.shared, updates, [key], after)
+        if memory:
+            memories[SERVER] = memory
             self.remember([SERVER], sent, memories)
         return sent
 

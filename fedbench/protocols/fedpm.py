@@ -207,8 +207,8 @@ class ScoreTraining(Protocol[Belief]):
             return optimizer.step(trained, gradient, moments)
 
         trained, moments = batches.scan(step, (tree, memory or optimizer.init(tree)), key)
-        kept = optimizer.usable(moments, tree) if memory else memory
-        return self._update(trained, tree, still), kept
+        remembered = optimizer.usable(moments, tree) if memory else memory
+        return self._update(trained, tree, still), remembered
 
     def _update(self, trained: Tree, start: Tree, statistics: Sequence[str]) -> Tree:
         return {

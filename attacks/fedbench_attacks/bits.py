@@ -17,13 +17,13 @@ from .crafted import Reader, messages_read
 
 
 def ones_of(view: AttackView, knows: Literal["colluders", "all"]) -> tuple[Tensor, int]:
-    """Return how many messages it reads, or its own if none, say 1, ``(d,)`` int64, of how many."""
+    """Return how many of the messages read, its own if none, say 1, ``(d,)``, and their number."""
     view.notes["benign"] = messages_read(view, knows)
     return ones_among(view, view.seen if len(view.seen) else view.own)
 
 
 def ones_among(view: AttackView, messages: Payload) -> tuple[Tensor, int]:
-    """Return how many of these ``messages``, or those behind its sums, say 1, and of how many."""
+    """Return how many of these ``messages``, or those behind its sums, say 1, and their number."""
     if view.sums is not None and len(view.sums):  # none where floats beside all bits are NaN
         return view.sums.ones().long(), len(view.sums)
     read = bits_of(messages)

@@ -114,7 +114,8 @@ def in_order(x: Tensor, key: Key) -> list[int]:
 def clusters(distances: Tensor, smallest: int) -> Tensor:
     """Return a number ``(n,)`` of each row's cluster by HDBSCAN; a row of none is one by itself."""
     labels = hdbscan(distances, smallest)
-    return torch.where(labels < 0, len(labels) + torch.arange(len(labels)), labels)
+    alone = labels.max() + 1 + torch.arange(len(labels))
+    return torch.where(labels < 0, alone, labels)
 
 
 def tolerable(labels: Tensor, suspicious: Tensor, tau: float) -> Tensor:

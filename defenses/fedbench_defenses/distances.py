@@ -2,7 +2,6 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -11,9 +10,7 @@ from fedbench.api import Defense, ServerView, State
 from fedbench.core.copies import sent
 from fedbench.core.devices import accelerated
 from fedbench.core.tiling import finite_rows, tiles
-from fedbench.payload import KeptMessages, Payload
-
-Rows = Tensor | KeptMessages  # ``(n, k)``, or messages whose rows are decoded where they are read
+from fedbench.payload import KeptMessages, Payload, Rows, tiles_of
 
 
 class Geometric(Defense[State]):
@@ -39,13 +36,8 @@ class Geometric(Defense[State]):
         return self.answer(received, received.form.origin(), state, view)
 
 
-def tiles_of(x: Rows, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Cut rows and vectors ``(k,)`` into the same few columns, see `fedbench.core.tiling.tiles`."""
-    return x.tiles(*vectors) if isinstance(x, KeptMessages) else tiles(x, *vectors)
-
-
 def finite_of(x: Rows) -> Tensor:
-    """``(n,)`` bool: rows that are finite; a mixed one is where all that it is made of are."""
+    """``(n,)`` bool: finite rows; a mixed row is finite if all rows that it is made of are."""
     if not isinstance(x, KeptMessages):
         return finite_rows(x)
     return x.finite if x.shares is None else _untouched(x.shares, x.finite)

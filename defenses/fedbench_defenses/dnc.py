@@ -12,9 +12,9 @@ from fedbench.api import ServerView, Traits
 from fedbench.core.copies import sent
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
-from fedbench.payload import KeptMessages
+from fedbench.payload import KeptMessages, Rows
 
-from .distances import Geometric, Rows, finite_of
+from .distances import Geometric, finite_of
 from .mean import mean_of
 
 

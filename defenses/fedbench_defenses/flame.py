@@ -7,8 +7,9 @@ from torch import Tensor
 
 from fedbench.api import ServerView, Traits
 from fedbench.core.errors import require
+from fedbench.payload import Rows
 
-from .distances import Geometric, Rows, clipped_mean, cosines, gram, hdbscan, middle
+from .distances import Geometric, clipped_mean, cosines, gram, hdbscan, middle
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,7 +51,7 @@ class MaliciousClients:
 
     @classmethod
     def of(cls, mask: Tensor) -> "MaliciousClients":
-        """Return those for whom ``mask (N,)`` is True."""
+        """Return the malicious clients of a population: those with ``mask (N,)`` True."""
         return cls(Listed((~mask).long().argsort(stable=True)), int(mask.sum()))
 
     def __getitem__(self, ids: Sequence[int] | Tensor | int) -> Tensor:
@@ -112,7 +112,7 @@ def own_codec(
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The server's rule with all that an answer is made of, in memory of its own."""
+    """Copy of the server's rule and of everything that its answer depends on."""
 
     rule: Defense[Any]  # a new instance with the parameters of the server's
     state: Any

@@ -34,7 +34,7 @@ class Prefilter(Stage, ABC):
             cls.transform = _guarded(cls.transform)  # type: ignore[method-assign]
 
     def before(self, rule: Defense[Any]) -> Defense[Any]:
-        """Return the rule that the two are together."""
+        """Return the rule that applies the prefilter and then ``rule``."""
         return Chain(self, rule)
 
     def rows_needed(self, rule: Defense[Any]) -> int:
@@ -42,7 +42,7 @@ class Prefilter(Stage, ABC):
         return rule.rows_needed()
 
     def rows(self, n: int) -> int:
-        """Return how many rows come out of ``n``, at least."""
+        """Return the least number of rows that come out of ``n``."""
         return n
 
     @abstractmethod
@@ -162,7 +162,7 @@ class Chain(Defense[Any], chain=True):
 
 
 def _of_mixed(view: ServerView, rows: int) -> ServerView:
-    """Return the view of a rule that gets so many rows of several clients each."""
+    """Return the view of a rule behind a prefilter that mixes: ``rows`` of equal weight."""
     alike = torch.ones(rows, dtype=torch.float64)
     return dataclasses.replace(view.asked(), weights=alike, ids=alike[:0], truth=None)
 

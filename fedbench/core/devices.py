@@ -62,7 +62,7 @@ def finish(device: torch.device) -> None:
 
 
 def now(device: torch.device | None = None) -> float:
-    """Seconds of the clock; with a device, when that has done what it was given.
+    """Return the seconds of the clock, after the device, if any, has finished its work.
 
     Whatever comes next is then not charged for what was launched before.
     """

@@ -72,7 +72,7 @@ def _uniform_blocks(seed: int, count: int, skip: int = 0) -> Iterator[tuple[slic
 
 @cache
 def _steps() -> Words:
-    """Return what the draws of a block add to the seed."""
+    """Return the multiples of gamma that the draws of a block add to the seed."""
     return np.arange(1, _BLOCK + 1, dtype=np.uint64) * np.uint64(_GAMMA)
 
 

@@ -173,11 +173,11 @@ class Executor(ABC):
         state: Any,
         view: ServerView,
     ) -> tuple[Tensor, Any]:
-        """Return what `hooks.aggregate` does of a streamed round, wherever it is computed."""
+        """Return the answer of `hooks.aggregate` in a streamed round, wherever it is computed."""
         return hooks.aggregate(rule, received, state, view)
 
     def begin(self, clients: Sequence[Client]) -> Callable[[], tuple[Trained, Made | None]]:
-        """Return what `exchange` will return, once it is called.
+        """Return a function that returns the answer of `exchange`.
 
         Clients that train elsewhere have begun to; here they begin when it is called.
         """
@@ -260,7 +260,7 @@ class Executor(ABC):
             return network(parameters, x, step), step.statistics
 
     def each(self, tree: Tree, x: Tensor, y: Tensor, key: Key, *, frozen: Tree) -> Tree:
-        """Gradients of every sample's own loss, with a leading dimension of samples.
+        """Return the gradient of every sample's own loss, with a leading dimension of samples.
 
         All samples see the same draws (of a mask, say), as a batch would; padding has none. Not for
         networks with running statistics, which belong to a batch.
@@ -309,7 +309,7 @@ def products(precision: Precision) -> Iterator[None]:
 
 
 def with_statistics(gradient: Tree, tree: Tree, statistics: Tree) -> Tree:
-    """Gradient of ``tree``, in which running statistics go down to where the step left them."""
+    """Return the gradient in which running statistics have their change in the step, negated."""
     return {
         name: (x - statistics[name]).detach() if name in statistics else gradient[name]
         for name, x in tree.items()
@@ -322,7 +322,7 @@ class Loop(Executor):
 
     @cached_property
     def last(self) -> bool:
-        """Whether a batch lies in memory channels last, and with it all that convolutions make.
+        """Whether batches, and so all activations, are laid out channels last.
 
         On a CPU that is faster unless convolutions, which reorder their weights for it, have more
         than a quarter of what a step saves; on an accelerator it is for bfloat16.

@@ -80,7 +80,7 @@ _availability = lru_cache(maxsize=8)(availability.parse)
 
 
 def share(scenario: Scenario) -> tuple[int, int]:
-    """Return the whole part of ``n m / N``, and the rest as a number of ``N``-ths.
+    """Return the whole part of ``n m / N``, and the remainder in units of ``1 / N``.
 
     It is the mean number of malicious rows in a round.
 

@@ -60,7 +60,7 @@ class Population:
         return [len(self.train[i]) for i in ids]
 
     def of_benign(self, parts: Parts) -> list[Tensor]:
-        """Return those of the parts, one per client, whose client is not malicious."""
+        """Return the parts of the benign clients; ``parts`` has one for each client."""
         malicious = self.malicious[torch.arange(len(parts))].tolist()
         return [part for part, hostile in zip(parts, malicious, strict=True) if not hostile]
 

@@ -62,7 +62,7 @@ class Guest:
             del arguments, data  # or the next call would find what this one was shown
 
     def fork(self) -> None:
-        """Have a fork answer the next call, and end as it does if it does not answer.
+        """Answer the next call in a fork, and end like the fork if it dies without an answer.
 
         It answers in a new thread: the old one would wait for OpenMP's, which a fork does not have.
         """

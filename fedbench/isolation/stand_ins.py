@@ -116,7 +116,7 @@ class IsolatedAttack(StandIn, Attack):
         return images.to(xs.device), labels.to(ys.device)
 
     def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
-        """Return a gradient that goes there and back in each step; only `Loop` can follow it."""
+        """Return a gradient that the other process changes in each step; only for `Loop`."""
         device = next(iter(local.tree.values())).device
 
         def computed(part: str, tree: Tree, x: Tensor, y: Tensor, seed: int, *slope: Tensor) -> Any:

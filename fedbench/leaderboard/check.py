@@ -216,7 +216,7 @@ def checked_entry(
 
 
 def _after(path: Path, entry: Entry, case: Case, seasons: dict[str, Season]) -> list[RuleFinding]:
-    """Check what came after the entry was frozen: its ranking stage, and the replays of others."""
+    """Check the ranking stage of an entry, and the replays of others."""
     findings: list[RuleFinding] = []
     try:
         whole = _claim(path, entry, list(case.records), case.rules, seasons)

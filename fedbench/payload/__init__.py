@@ -14,7 +14,7 @@ from fedbench.payload.bits import (
 from fedbench.payload.few_values import FewValues
 from fedbench.payload.floats import FloatVectors, HalfVectors, MixtureVectors
 from fedbench.payload.folded import FoldedMessages
-from fedbench.payload.kept import KeptMessages, mixed_rows
+from fedbench.payload.kept import KeptMessages, Rows, mixed_rows, tiles_of
 from fedbench.payload.levels import Levels
 from fedbench.payload.patches import CoordinatedPatches, Patch, SeededPatches, SparsePatches
 from fedbench.payload.rankings import Rankings, TopRankings, ranking, reputation
@@ -45,6 +45,7 @@ __all__ = [
     "Rankings",
     "Residues",
     "RotatedLevels",
+    "Rows",
     "Scalars",
     "ScaledSigns",
     "SeededPatches",
@@ -66,5 +67,6 @@ __all__ = [
     "same",
     "sum_of_packets",
     "summands",
+    "tiles_of",
     "with_bits",
 ]

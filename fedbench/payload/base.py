@@ -226,7 +226,7 @@ class Payload(ABC):
 
 
 def joined(payloads: Sequence[Payload]) -> Payload:
-    """Return the messages of payloads of one form, in their order, where the first ones are."""
+    """Return the messages of payloads of one form in one payload, on the device of the first."""
     first, *others = payloads
     if not others:
         return first

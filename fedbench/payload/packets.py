@@ -126,7 +126,7 @@ def floats_of(data: Bytes) -> Tensor:
 
 
 def behind(mask: Tensor, x: Tensor) -> Tensor:
-    """Return ``(1, k)`` of ``x (1, d)`` where ``mask (1, d)`` is 1: torch's own way is slow."""
+    """Return the entries ``(1, k)`` of ``x (1, d)`` where ``mask (1, d)`` is 1, by NumPy."""
     return torch.from_numpy(np.compress(mask[0].numpy(), x[0].numpy()))[None]
 
 
@@ -143,7 +143,7 @@ def seeds_of(data: Bytes) -> Tensor:
 
 
 def packed_bits(data: Bytes) -> Tensor:
-    """Return these bytes, which pack the bits of one message, as a row ``(1, bytes)`` uint8."""
+    """Return the packed bits of one message as a row ``(1, bytes)`` uint8."""
     return torch.from_numpy(data.copy())[None]
 
 

@@ -50,7 +50,7 @@ class Patch(Payload):
 
     @classmethod
     def of(cls, sent: Payload, d: int) -> Self:
-        """Return one decoded message as a patch of zeros, until the server adds what it knows."""
+        """Return a decoded message as a patch of zeros, in place of what the server remembers."""
         fields = {field.name: getattr(sent, field.name) for field in dataclasses.fields(sent)}
         fields["remembered"] = torch.zeros(1, d)
         return cls(**fields)

@@ -89,7 +89,7 @@ def mask_rows(scores: Tensor, count: int) -> Tensor:
 
 
 def mask_without_asking(scores: Tensor, count: int) -> Tensor:
-    """`mask_rows` without reading whether there are ties: a CUDA graph cannot record that.
+    """Return `mask_rows` without a branch on ties, which a CUDA graph cannot record.
 
     Ties are counted through all rows at once, because a scan along rows, as `torch.kthvalue`, is
     one block of threads a row on CUDA.

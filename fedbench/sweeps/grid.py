@@ -87,7 +87,7 @@ class Grid:
         return {name: values for name, values in self.axes.items() if name not in AXES}
 
     def _distinct(self, scenario: Scenario, plugins: Plugins) -> None:
-        """Raise `Incompatible` for a combination that is another one under a second description."""
+        """Raise `Incompatible` for a combination that describes the same run as another one."""
         if scenario.malicious == 0 and scenario.attack != "none":
             raise Incompatible("nobody is malicious")
         rule = plugins.defense_name

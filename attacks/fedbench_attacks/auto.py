@@ -346,8 +346,8 @@ class Rehearsed:
         sums = self.honest.double().mean(dim=0) * (self.view.n - len(own))
         counts = [int((leaf != 0).sum()) for leaf in model.values()][: len(own.sizes)]
         sizes = list(own.sizes)
-        parts = torch.split(sums, sizes), torch.split(self.gradient, sizes)
-        layers = zip(*parts, counts, strict=True)
+        gradients = torch.split(self.gradient, sizes)
+        layers = zip(torch.split(sums, sizes), gradients, counts, strict=True)
         row = torch.cat([crossing(s, g, k, len(own), share) for s, g, k in layers])
         self.rate(f"crossing {share:g}", own.nearest(row.expand(len(own), -1)), row)
 

@@ -76,8 +76,8 @@ class Patches(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         columns = gradients[0].transpose(0, 1)
-        how = {"stride": ctx.stride, "padding": ctx.padding}
-        return F.fold(columns, ctx.image, ctx.kernel, **how), None, None, None, None
+        images = F.fold(columns, ctx.image, ctx.kernel, stride=ctx.stride, padding=ctx.padding)
+        return images, None, None, None, None
 
 
 def matrices(

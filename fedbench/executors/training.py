@@ -187,8 +187,8 @@ class Executor(ABC):
         """Return a client's batches in round ``number``, with their images changed by its key."""
         augmented = steps if self.augment is None else AugmentedSteps(steps, self.augment, key)
         network = self.shared.network
-        names = (network.weights, network.statistics)
-        return Batches(augmented, number, self.schedule.epochs, *names)
+        epochs = self.schedule.epochs
+        return Batches(augmented, number, epochs, network.weights, network.statistics)
 
     @cached_property
     def frozen(self) -> Tree:

@@ -196,9 +196,10 @@ class Stacked(training.Executor):
         seeds = seeds_of([client.key for client in clients], device)
         tree = stacked([client.tree for client in clients])
         memory = stacked([client.memory for client in clients])
-        inputs = (tree, (xs, ys), numbers[0], seeds, numbers[1], memory)
         with training.products(self.precision):
-            trained: tuple[Tensor, Memory] = torch.vmap(train)(*inputs)
+            trained: tuple[Tensor, Memory] = torch.vmap(train)(
+                tree, (xs, ys), numbers[0], seeds, numbers[1], memory
+            )
         return trained
 
     def _launched(self, clients: Sequence[training.Client], padded: bool) -> tuple[Tensor, Memory]:

@@ -154,9 +154,10 @@ def local_accuracies(
     for row, i in enumerate(ids if setup.scenario.local_models else ()):
         if malicious[row]:
             continue
-        messages = (broadcast.take([row % len(broadcast)]), honest.take([row]))
-        kinds = (dict, type(None))
-        model = hooks.ask(setup.plugins.protocol, "local_model", kinds, setup.shared, *messages)
+        received = broadcast.take([row % len(broadcast)])
+        sent = honest.take([row])
+        hook = hooks.Hook(setup.plugins.protocol, "local_model")
+        model = hook.returned((dict, type(None)), setup.shared, received, sent)
         if model is not None:
             part = [population.test[i]]
             score = score_models(setup.shared.network, fixed(model), population.data, part)

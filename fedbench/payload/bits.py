@@ -110,10 +110,12 @@ class ScaledSigns(PackedBits):
 
     @classmethod
     def read_row(cls, packet: Packet, spec: Spec) -> Self:
-        (d,), (b,), (p,) = spec["positive"], spec["scales"], spec["rest"]
+        (d,) = spec["positive"]
+        (b,) = spec["scales"]
+        (p,) = spec["rest"]
         scales, rest, data = wire.split(packet, [32 * b, 32 * p, d])
-        floats = wire.floats_of(scales), wire.floats_of(rest)
-        return cls(wire.packed_bits(data), *floats, spec["sizes"])
+        positive = wire.packed_bits(data)
+        return cls(positive, wire.floats_of(scales), wire.floats_of(rest), spec["sizes"])
 
 
 def mask_entropy(mask: Tensor) -> Tensor:
@@ -184,7 +186,8 @@ class BinaryMasks(PackedBits):
 
     @classmethod
     def read_row(cls, packet: Packet, spec: Spec) -> Self:
-        (d,), (p,) = spec["mask"], spec["rest"]
+        (d,) = spec["mask"]
+        (p,) = spec["rest"]
         rest, data = wire.cut(packet, 4 * p)
         mask = wire.packed_bits(wire.decode_packed(data, d))
         return cls(mask, wire.floats_of(rest), spec["signed"])
@@ -286,8 +289,15 @@ class NoiseMasks(PackedBits):
 
     @classmethod
     def read_row(cls, packet: Packet, spec: Spec) -> Self:
-        (d,), (p,) = spec["mask"], spec["rest"]
+        (d,) = spec["mask"]
+        (p,) = spec["rest"]
         seed, rest, data = wire.cut(packet, 8, 4 * p)
         mask = wire.packed_bits(wire.decode_packed(data, d))
-        form = spec["noise"], spec["magnitude"], spec["signed"]
-        return cls(mask, wire.seeds_of(seed), wire.floats_of(rest), *form)
+        return cls(
+            mask,
+            wire.seeds_of(seed),
+            wire.floats_of(rest),
+            spec["noise"],
+            spec["magnitude"],
+            spec["signed"],
+        )

@@ -148,7 +148,9 @@ class CoordinatedPatches(Patch):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        (width,), (p,), d = spec["entries"], spec["rest"], spec["d"]
+        (width,) = spec["entries"]
+        (p,) = spec["rest"]
+        d = spec["d"]
         entries, rest = wire.split(packet, [32 * width, 32 * p])
         blank = torch.zeros(1, d)
         floats = wire.floats_of

@@ -67,7 +67,8 @@ class Residues(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        (d,), modulus = spec["x"], spec["modulus"]
+        (d,) = spec["x"]
+        modulus = spec["modulus"]
         x = decode_residues(packet, d, modulus)
         return cls(torch.from_numpy(x)[None], modulus, spec["coins"])
 

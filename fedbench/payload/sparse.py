@@ -76,7 +76,9 @@ class SparseVectors(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        (width,), (p,), d = spec["indices"], spec["rest"], spec["d"]
+        (width,) = spec["indices"]
+        (p,) = spec["rest"]
+        d = spec["d"]
         if spec["coded"]:
             entries, rest, data = wire.cut(packet, 4 * width, 4 * p)
             bitmap = wire.decode_bits(data, d)
@@ -144,7 +146,8 @@ class SeededSparse(Payload):
 
     def nearest(self, values: Tensor) -> Self:
         """Return the values at the chosen coordinates."""
-        x, rest = values[:, : self.d], values[:, self.d :]
+        x = values[:, : self.d]
+        rest = values[:, self.d :]
         entries = x.gather(1, self.indices()).to(torch.float32)
         return dataclasses.replace(self, entries=entries, rest=rest.to(torch.float32))
 
@@ -153,7 +156,8 @@ class SeededSparse(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        (width,), (p,) = spec["entries"], spec["rest"]
+        (width,) = spec["entries"]
+        (p,) = spec["rest"]
         seed, entries, rest = wire.split(packet, [64, 32 * width, 32 * p])
         return cls(wire.floats_of(entries), wire.seeds_of(seed), wire.floats_of(rest), spec["d"])
 
@@ -254,7 +258,9 @@ class PrunedVectors(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        (d,), (p,), kept = spec["mask"], spec["rest"], spec["kept"]
+        (d,) = spec["mask"]
+        (p,) = spec["rest"]
+        kept = spec["kept"]
         entries, rest, code = wire.cut(packet, 4 * kept, 4 * p)
         alive = spec["alive"].mask(d).numpy()
         bits = wire.decode_bits(code, int(np.count_nonzero(alive)))
@@ -343,7 +349,9 @@ class GatedVectors(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        (g,), (p,), layers = spec["gates"], spec["rest"], spec["layers"]
+        (g,) = spec["gates"]
+        (p,) = spec["rest"]
+        layers = spec["layers"]
         floats = len(packet.data) - -(-g // 8)
         if floats < 4 * p:
             raise IllegalPayloadError(f"a gated vector must have {p} floats and {g} gates")

@@ -253,7 +253,8 @@ def simulator(
     )
     protocol.local_update(client.tree, batches, record, client.key, client.memory)
     start, key = steps[0]
-    layout, frozen = protocol.trained(executor.shared), protocol.frozen(executor.shared)
+    layout = protocol.trained(executor.shared)
+    frozen = protocol.frozen(executor.shared)
     if not set(layout.names) <= set(start) or set(network.statistics) & set(layout.names):
         raise Incompatible(
             "inversion simulates one gradient of what is sent, which is not what "

@@ -104,7 +104,8 @@ def split_tree(tree: Tree) -> tuple[Tree, Tree]:
     return {name: x for name, x in tree.items() if name not in v}, v
 
 
-GAMMA, ZETA = -0.1, 1.1
+GAMMA = -0.1
+ZETA = 1.1
 BETA = 2 / 3
 _MARGIN = 1e-6  # distance of uniform draws from 0 and 1, whose logits are infinite
 

@@ -49,8 +49,9 @@ class Grid:
                 named = scenario.attack in ("none", *self.axes.get("attack", ()))
                 if named and not isinstance(error, Incompatible):  # not one of several by one name
                     raise
-                names = (scenario.protocol, scenario.defense, scenario.attack)
-                skipped.append(Skipped(*names, str(error)))
+                skipped.append(
+                    Skipped(scenario.protocol, scenario.defense, scenario.attack, str(error))
+                )
             else:
                 cells.append(Cell(scenario, self.varied, sought, listed=not sought))
         return cells, skipped

@@ -14,7 +14,8 @@ from fedbench.payload import FloatVectors, FoldedMessages, Payload
 from fedbench.privacy.clients import clipped
 from fedbench.privacy.events import GaussianSum
 
-LEAST, MOST = 1e-38, 1e38  # of a norm that float32 holds
+LEAST = 1e-38  # of a norm that float32 holds
+MOST = 1e38
 FASTEST = 200.0  # logarithm of more than MOST over LEAST
 
 

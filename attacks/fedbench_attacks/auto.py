@@ -332,10 +332,9 @@ class Rehearsed:
     def pushed(self, name: str, push: Tensor, origin: Origin, strength: float) -> float:
         """Try one strength of a push, and return the loss."""
         row = origin.base + strength * push
-        already = (
-            row if origin is self.origins[0] else None
-        )  # the gradient is not one of the other's rows
-        return self.rate(f"{name} x {strength:.3g}", origin.send(row), already).loss
+        climbs = origin is self.origins[0]  # the gradient is not one of the other origin's rows
+        tried = self.rate(f"{name} x {strength:.3g}", origin.send(row), row if climbs else None)
+        return tried.loss
 
     def cross(self, share: float) -> None:
         """Try the ranking that carries edges over the cut whose change raises the loss."""

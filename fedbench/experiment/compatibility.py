@@ -259,7 +259,7 @@ def load_plugins(scenario: Scenario, load: Load = registry.load) -> Plugins:
     a plug-in or a parameter does not exist, or the parts do not fit each other.
     """
     protocol = registry.load("protocol", scenario.protocol)
-    rule = protocol.default_defense if scenario.defense == "own" else scenario.defense
+    rule = _rule(scenario, protocol)
     typed = load("defense", rule)
     defense = ask(typed, "declared", Defense, cohorts.declared(scenario))
     plugins = Plugins(
@@ -272,6 +272,11 @@ def load_plugins(scenario: Scenario, load: Load = registry.load) -> Plugins:
     )
     plugins.check(scenario)
     return plugins
+
+
+def _rule(scenario: Scenario, protocol: Protocol[Any]) -> str:
+    """Return the text of the server's rule: ``own`` is the protocol's default."""
+    return protocol.default_defense if scenario.defense == "own" else scenario.defense
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,7 +304,7 @@ class Resolution:
 def resolve(scenario: Scenario, load: Load = registry.load) -> Resolution:
     """Load everything that a scenario names, and write its defaults out."""
     plugins = load_plugins(scenario, load)
-    rule = plugins.protocol.default_defense if scenario.defense == "own" else scenario.defense
+    rule = _rule(scenario, plugins.protocol)
     fields: dict[str, Any] = {"defense": plugins.described("defense", rule)}
     for kind in ("protocol", "attack", "mechanism"):
         fields[kind] = plugins.described(kind, getattr(scenario, kind))

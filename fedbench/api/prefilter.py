@@ -89,14 +89,16 @@ class Chain(Defense[Any], chain=True):
     rule: Defense[Any]
 
     def traits(self) -> Traits:
-        first = vars(self.first.traits())
-        rule = vars(self.rule.traits())
-        needs = ["model", "network", "root", "history", "identities", "randomized", "oracle"]
-        needs += ["broadcast", "sparsifies"]
+        of_first = vars(self.first.traits())
+        of_rule = vars(self.rule.traits())
+        needs = (
+            *("model", "network", "root", "history", "identities", "randomized", "oracle"),
+            *("broadcast", "sparsifies"),
+        )
         keeps = ("shift", "scale", "mean_at_zero", "sharp", "shrinks")
-        traits = {name: first[name] or rule[name] for name in needs}
-        traits |= {name: first[name] and rule[name] for name in keeps}
-        detects = first["detects"] or (rule["detects"] and not self.first.mixes)
+        traits = {name: of_first[name] or of_rule[name] for name in needs}
+        traits |= {name: of_first[name] and of_rule[name] for name in keeps}
+        detects = of_first["detects"] or (of_rule["detects"] and not self.first.mixes)
         return Traits(detects=detects, **traits)
 
     def refuses(self, alphabet: type[Payload]) -> str | None:

@@ -45,9 +45,9 @@ class Server:
         self.shared = settings.shared(network)
         require_fit(plugins, self.shared)
         self.draws = settings.draws
-        self.state: Any = self.protocol.init(self.shared)
-        self.rule: Any = None
-        self.noise: Any = self.mechanism.init()
+        self.server_state: Any = self.protocol.init(self.shared)
+        self.defense_state: Any = None
+        self.mechanism_state: Any = self.mechanism.init()
         self.sizes: dict[int, int] = {}
         self.agreed: dict[int, Tensor] = {}
         self.arrived: dict[int, int] = {}
@@ -69,7 +69,7 @@ class Server:
     def open(self, ids: Sequence[int], step: int) -> list[Request]:
         """Start a round; return what each of the clients ``ids`` is sent."""
         key = self.draws.server("broadcast", step)
-        sent = hooks.broadcast(self.protocol, self.shared, self.state, ids, key)
+        sent = hooks.broadcast(self.protocol, self.shared, self.server_state, ids, key)
         self.down = sent.encode()
         received, _ = type(sent).decode(self.down, sent.spec, self.shared.device)
         assert received is not None  # the server's own message is legal
@@ -93,11 +93,13 @@ class Server:
         legal = accepted.nonzero()[:, 0].tolist()
         self._remember([ids[row] for row in legal], received, step)
         view = self._view(ids, step).take(accepted)
-        if self.rule is None:
-            self.rule = self.defense.init(form.spec)
+        if self.defense_state is None:
+            self.defense_state = self.defense.init(form.spec)
         aggregate = None
         if self.defense.ready(view):
-            aggregate, self.rule = hooks.aggregate(self.defense, received, self.rule, view)
+            aggregate, self.defense_state = hooks.aggregate(
+                self.defense, received, self.defense_state, view
+            )
         self._step(received, aggregate, view)
         return Traffic(
             sent=len(ids),
@@ -110,7 +112,7 @@ class Server:
         """Return the deployed model, or the members of an ensemble, after a round."""
         key = self.draws.server("model", step)
         shapes = self.shared.network.shapes
-        model = hooks.model(self.protocol, shapes, self.shared, self.state, key)
+        model = hooks.model(self.protocol, shapes, self.shared, self.server_state, key)
         return [model] if isinstance(model, dict) else list(model)
 
     def _form(self, ids: Sequence[int]) -> Payload:
@@ -151,10 +153,12 @@ class Server:
             if not self.mechanism.central:
                 return
             aggregate = received.values().new_zeros(received.values().shape[1])
-        noise = self.draws.central_noise(view.step)
-        aggregate, self.noise = hooks.on_aggregate(
-            self.mechanism, aggregate, received, view, noise, self.noise
+        key = self.draws.central_noise(view.step)
+        aggregate, self.mechanism_state = hooks.on_aggregate(
+            self.mechanism, aggregate, received, view, key, self.mechanism_state
         )
         n = self.settings.per_round if self.mechanism.central else len(received)
         key = self.draws.server("server", view.step)
-        self.state = self.protocol.server_step(self.shared, self.state, aggregate, n, key)
+        self.server_state = self.protocol.server_step(
+            self.shared, self.server_state, aggregate, n, key
+        )

@@ -259,22 +259,22 @@ def load_plugins(scenario: Scenario, load: Load = registry.load) -> Plugins:
     a plug-in or a parameter does not exist, or the parts do not fit each other.
     """
     protocol = registry.load("protocol", scenario.protocol)
-    rule = _rule(scenario, protocol)
-    typed = load("defense", rule)
+    text = _defense_text(scenario, protocol)
+    typed = load("defense", text)
     defense = ask(typed, "declared", Defense, cohorts.declared(scenario))
     plugins = Plugins(
         protocol=protocol,
         attack=load("attack", scenario.attack),
         defense=defense,
         mechanism=registry.load("mechanism", scenario.mechanism),
-        defense_name=registry.split(rule)[0],
+        defense_name=registry.split(text)[0],
         declares=defense != typed,
     )
     plugins.check(scenario)
     return plugins
 
 
-def _rule(scenario: Scenario, protocol: Protocol[Any]) -> str:
+def _defense_text(scenario: Scenario, protocol: Protocol[Any]) -> str:
     """Return the text of the server's rule: ``own`` is the protocol's default."""
     return protocol.default_defense if scenario.defense == "own" else scenario.defense
 
@@ -304,8 +304,8 @@ class Resolution:
 def resolve(scenario: Scenario, load: Load = registry.load) -> Resolution:
     """Load everything that a scenario names, and write its defaults out."""
     plugins = load_plugins(scenario, load)
-    rule = _rule(scenario, plugins.protocol)
-    fields: dict[str, Any] = {"defense": plugins.described("defense", rule)}
+    text = _defense_text(scenario, plugins.protocol)
+    fields: dict[str, Any] = {"defense": plugins.described("defense", text)}
     for kind in ("protocol", "attack", "mechanism"):
         fields[kind] = plugins.described(kind, getattr(scenario, kind))
     parts = {}
@@ -325,8 +325,8 @@ def resolve(scenario: Scenario, load: Load = registry.load) -> Resolution:
 def counts_votes(scenario: Scenario) -> bool:
     """True if the protocol's own rule is used, and with its server step counts votes."""
     protocol = registry.load("protocol", scenario.protocol)
-    rule = registry.split(scenario.defense)[0]
-    return protocol.votes and rule in ("own", protocol.default_defense)
+    name = registry.split(scenario.defense)[0]
+    return protocol.votes and name in ("own", protocol.default_defense)
 
 
 def is_alphabet(alphabet: Any) -> TypeGuard[type[Payload]]:

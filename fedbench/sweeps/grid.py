@@ -91,13 +91,13 @@ class Grid:
         """Raise `Incompatible` for a combination that describes the same run as another one."""
         if scenario.malicious == 0 and scenario.attack != "none":
             raise Incompatible("nobody is malicious")
-        rule = plugins.defense_name
+        defense = plugins.defense_name
         draws = plugins.defense.traits().randomized
         for idle, names, where in (
             (plugins.noises(scenario) == 0, PRIVACY, "without a mechanism"),
             (scenario.attack == "none", ADVERSARY, "without an attack"),
-            (not draws, ("defense_draw",), f"to {rule}, which draws nothing,"),
-            (not plugins.declares, ("declared",), f"to {rule}"),
+            (not draws, ("defense_draw",), f"to {defense}, which draws nothing,"),
+            (not plugins.declares, ("declared",), f"to {defense}"),
         ):
             for name in names if idle else ():
                 values = self.axes.get(name, ())

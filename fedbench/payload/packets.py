@@ -125,7 +125,7 @@ def floats_of(data: Bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(data.tobytes(), dtype="<f4").astype(np.float32))[None]
 
 
-def behind(mask: Tensor, x: Tensor) -> Tensor:
+def entries_at(mask: Tensor, x: Tensor) -> Tensor:
     """Return the entries ``(1, k)`` of ``x (1, d)`` where ``mask (1, d)`` is 1, by NumPy."""
     return torch.from_numpy(np.compress(mask[0].numpy(), x[0].numpy()))[None]
 
@@ -153,7 +153,10 @@ def unpacked_bits(data: Bytes, count: int) -> Tensor:
 
 
 def cut(packet: Packet, *lengths: int) -> list[Bytes]:
-    """Return the first parts of a packet, of these bytes, and the rest; it may not be shorter."""
+    """Cut parts of so many bytes off a packet; return them, then what is left of it.
+
+    `IllegalPayloadError` if the packet is shorter.
+    """
     data = np.frombuffer(packet.data, dtype=np.uint8)
     if len(data) < sum(lengths):
         raise IllegalPayloadError(f"a message must have {sum(lengths)} bytes, got {len(data)}")

@@ -251,7 +251,7 @@ class PrunedVectors(Payload):
         return {"indices": self.mask}
 
     def parts(self) -> list[Part]:
-        entries = wire.number_bytes(wire.behind(self.mask, self.x))
+        entries = wire.number_bytes(wire.entries_at(self.mask, self.x))
         alive = self.alive.mask(self.mask.shape[1]).numpy()
         coded = wire.code_bits(np.compress(alive, self.mask[0].numpy()))
         return [entries, wire.number_bytes(self.rest), coded]
@@ -343,7 +343,7 @@ class GatedVectors(Payload):
         return type(self)(gates, x, values[:, g + d :].to(torch.float32), self.layers)
 
     def parts(self) -> list[Part]:
-        sent = wire.number_bytes(wire.behind(self.is_open(), self.x))
+        sent = wire.number_bytes(wire.entries_at(self.is_open(), self.x))
         gates = wire.pack(self.gates[0].numpy(), 1)
         return [sent, wire.number_bytes(self.rest), gates]
 

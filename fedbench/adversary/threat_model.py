@@ -122,7 +122,7 @@ class Snapshot:
     secret: Secret  # root of its draws, which are never the server's
 
     def __call__(self, sent: Payload, draw: int) -> Tensor:
-        """``(k,)``, the aggregate if these ``m`` messages were sent, in the given draw."""
+        """Return ``(k,)``, the aggregate if these ``m`` messages were sent, in the given draw."""
         view = self.view.asked(key=self.secret.key(draw)).copied()
         received = self.messages.put(self.rows, sent)
         if not hooks.ask(self.rule, "ready", bool, view):  # the server will skip: nothing moves

@@ -241,7 +241,7 @@ def _finding(
 
 
 def cosine(x: Tensor, u: Tensor) -> float:
-    """Cosine of ``x`` and a unit vector; 0 if ``x`` is 0."""
+    """Return the cosine of ``x`` and a unit vector; 0 if ``x`` is 0."""
     norm = float(torch.linalg.vector_norm(x.double()))
     return float(x.double() @ u.to(x).double()) / norm if norm else 0.0
 

@@ -14,22 +14,22 @@ from fedbench.core.errors import require
 
 
 def accelerated(device: torch.device) -> bool:
-    """Whether work on a device runs beside the CPU, which waits where it reads a result."""
+    """Return whether work on a device runs beside the CPU, which waits where it reads a result."""
     return device.type != "cpu"
 
 
 def replays_graphs(device: torch.device) -> bool:
-    """Whether launches on a device can be recorded as a graph; torch can do that on CUDA."""
+    """Return whether launches on a device can be recorded as a graph; torch can do that on CUDA."""
     return device.type == "cuda"
 
 
 def reads_pinned_memory(device: torch.device) -> bool:
-    """Whether a device copies to and from pinned memory of the CPU by itself; CUDA does."""
+    """Return whether a device copies to and from pinned memory of the CPU by itself; CUDA does."""
     return device.type == "cuda"
 
 
 def multiplies_in_tf32(device: torch.device) -> bool:
-    """Whether torch can have a device multiply float32 in TF32; a CUDA device it can."""
+    """Return whether torch can have a device multiply float32 in TF32; a CUDA device it can."""
     return device.type == "cuda"
 
 
@@ -72,7 +72,7 @@ def now(device: torch.device | None = None) -> float:
 
 
 def title(device: torch.device) -> str:
-    """Name of the accelerator as its driver gives it, or ``cpu``."""
+    """Return the name of the accelerator as its driver gives it, or ``cpu``."""
     if not accelerated(device):
         return device.type
     return str(torch.get_device_module(device).get_device_name(device))

@@ -38,7 +38,7 @@ class Geometry:
 
     @classmethod
     def of(cls, x: Tensor, weight: Tensor, stride: int, padding: int) -> Geometry:
-        """Geometry of ``x (B, C, H, W)`` and ``weight (O, C, h, w)``."""
+        """Return the geometry of ``x (B, C, H, W)`` and ``weight (O, C, h, w)``."""
         return cls(tuple(x.shape[1:]), tuple(weight.shape), stride, padding)
 
 
@@ -127,7 +127,7 @@ class Forms:
 
 
 def geometries(network: Network) -> list[Geometry]:
-    """Geometry of each layer of a network, in order, without repetition."""
+    """Return the geometry of each layer of a network, in order, without repetition."""
     layers: dict[Geometry, None] = {}
 
     def note(

@@ -220,7 +220,7 @@ def measured(
 
 
 def seconds(executor: Executor, clients: Sequence[Client]) -> float:
-    """Seconds of wall clock that training takes, with the work of the device."""
+    """Return the seconds of wall clock that training takes, with the work of the device."""
     finish(executor.shared.device)
     start = time.perf_counter()
     updates: Tensor = executor.train(clients)[0]

@@ -71,7 +71,7 @@ class Client:
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Mean cross-entropy of the samples whose label is not -1 (padding).
+    """Return the mean cross-entropy of the samples whose label is not -1 (padding).
 
     >>> x = torch.tensor([[0.0, 0.0], [5.0, 1.0]])
     >>> round(cross_entropy(x, torch.tensor([1, -1])).item(), 4)
@@ -109,7 +109,7 @@ class Schedule:
         return [rows for order in orders for rows in torch.split(order, self.batch_size)]
 
     def steps(self, count: int) -> int:
-        """Number of local steps of a client with ``count`` samples."""
+        """Return the number of local steps of a client with ``count`` samples."""
         return self.epochs * -(-count // self.batch_size)
 
 
@@ -281,7 +281,7 @@ class Executor(ABC):
         return gradients
 
     def gradient(self, batch: Grad, pull: Pull, frozen: Tree) -> Gradient:
-        """Gradient that mechanisms and attacks wrap."""
+        """Return the gradient that mechanisms and attacks wrap."""
         each = partial(self.each, frozen=frozen)
         features = partial(self.features, frozen=frozen)
         losses = partial(self.losses, frozen=frozen)

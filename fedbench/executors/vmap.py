@@ -94,7 +94,7 @@ class Stacked(training.Executor):
                 start += size
 
     def useful(self, steps: Sequence[int]) -> float:
-        """Share of the executed steps that clients need who take so many ``steps``."""
+        """Return the share of the executed steps that clients need who take so many ``steps``."""
         longest_first = sorted(steps, reverse=True)
         executed = 0
         start = 0

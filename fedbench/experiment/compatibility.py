@@ -46,14 +46,14 @@ class Plugins:
         return [*files, *map(source_of, copied)]
 
     def described(self, kind: str, text: str) -> str:
-        """The text of a part of this kind with every parameter written out."""
+        """Return the text of a part of this kind with every parameter written out."""
         part = getattr(self, kind)
         if isinstance(part, StandIn):
             return part.text
         return registry.describe(registry.split(text)[0], part)
 
     def links(self) -> list[Any]:
-        """The prefilters and the rule, in the order in which rows go through them."""
+        """Return the prefilters and the rule, in the order in which rows go through them."""
         isolated = isinstance(self.defense, IsolatedDefense)
         links = list(self.defense.links) if isolated else [self.defense]
         while isinstance(links[-1], Chain):
@@ -61,7 +61,7 @@ class Plugins:
         return links
 
     def noises(self, scenario: Scenario) -> int:
-        """How many of protocol and mechanism release something that an accountant prices."""
+        """Return how many of protocol and mechanism release something that an accountant prices."""
         release = Release(1, 1, 1, 1, scenario.clients, scenario.per_round)
         kinds = (DpEvent, type(None))
         parts = (self.protocol, self.mechanism)
@@ -323,7 +323,7 @@ def resolve(scenario: Scenario, load: Load = registry.load) -> Resolution:
 
 
 def counts_votes(scenario: Scenario) -> bool:
-    """True if the protocol's own rule is used, and with its server step counts votes."""
+    """Return whether the protocol's own rule is used, and with its server step counts votes."""
     protocol = registry.load("protocol", scenario.protocol)
     name = registry.split(scenario.defense)[0]
     return protocol.votes and name in ("own", protocol.default_defense)

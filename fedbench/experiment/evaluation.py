@@ -88,7 +88,7 @@ def validation_accuracy(setup: Setup, server: Any) -> float | None:
 
 
 def is_evaluated(scenario: Scenario, step: int) -> bool:
-    """True for the rounds that read test data; the last one is always among them."""
+    """Return True for the rounds that read test data; the last one is always among them."""
     return (step + 1) % scenario.eval_every == 0 or step + 1 == scenario.rounds
 
 

@@ -50,7 +50,7 @@ class Population:
     held_out: HeldOut | None = None  # None where clients draw without replacement
 
     def sizes(self, ids: Sequence[int]) -> Tensor:
-        """``(n,)`` float64, number of training samples of these clients."""
+        """Return ``(n,)`` float64, number of training samples of these clients."""
         return torch.tensor([len(self.train[i]) for i in ids], dtype=torch.float64)
 
     @property

@@ -53,7 +53,7 @@ def traffic(
     accepted: Tensor,
     malicious: Tensor,
 ) -> dict[str, Any]:
-    """Fields of a round that count rows and bits of the packets that were sent.
+    """Return the fields of a round that count rows and bits of the packets that were sent.
 
     ``up`` are the bits of each client's packet; for ``down`` and ``asked`` see `downlink_bits`.
     """

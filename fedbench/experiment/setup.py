@@ -86,7 +86,7 @@ class Setup:
         return attack
 
     def hostile(self, ids: Sequence[int], step: int) -> Tensor:
-        """``(n,)`` bool: clients whose messages are not honest ones in this round."""
+        """Return ``(n,)`` bool: clients whose messages are not honest ones in this round."""
         active = self.acts(step) and not self.plugins.attack.idle
         return self.population.malicious[ids] & torch.tensor(active)
 

@@ -188,7 +188,7 @@ def defend(
     queried: bool,
     answer: Callable[..., tuple[Tensor, Any]] = hooks.aggregate,
 ) -> Tensor:
-    """``(k,)``: the defense's estimate of the honest mean; its state becomes the next one.
+    """Return ``(k,)``: the defense's estimate of the honest mean; its state becomes the next one.
 
     A state that is ``queried`` again, by `effect`, is copied first.
     """

@@ -54,7 +54,7 @@ def scales_of(x: Tensor, lengths: tuple[int, ...], norm: Norm) -> Tensor:
 
 
 def histograms(levels: Tensor, top: int) -> Tensor:
-    """``(n, 2 top + 1)`` int64 on the CPU: how often each of ``-top .. top`` is in a row.
+    """Return ``(n, 2 top + 1)`` int64 on the CPU: how often each of ``-top .. top`` is in a row.
 
     On a CPU row by row, which needs less memory; elsewhere all at once, which is read once.
 

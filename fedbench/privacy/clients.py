@@ -91,7 +91,7 @@ ROUNDING = 1e-6  # relative error of norms in float32, at most
 
 
 def clipped(x: Tensor, reference: Tensor, radius: float) -> tuple[Tensor, Tensor]:
-    """``reference + y min(1, radius / |y|)`` with ``y = x - reference``, rows ``(n, d)``.
+    """Return ``reference + y min(1, radius / |y|)`` with ``y = x - reference``, rows ``(n, d)``.
 
     The second result tells which rows needed no clipping, ``(n,)`` bool. A row that is not finite
     becomes its reference, so that the guarantee holds for it too.

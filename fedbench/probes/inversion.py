@@ -299,7 +299,7 @@ def normalised(pixels: Tensor, data: Data) -> Tensor:
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
-    """Cosine of two vectors ``(d,)``; 0 if one of them is 0."""
+    """Return the cosine of two vectors ``(d,)``; 0 if one of them is 0."""
     norms = torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b)
     similarity: Tensor = torch.dot(a, b) / norms.clamp_min(1e-30)
     return similarity

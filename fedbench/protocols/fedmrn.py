@@ -79,7 +79,7 @@ class FedMRN(DenseWeights):
         return (reach >= 0 if self.signed else reach > 0).to(reach.dtype)
 
     def masked(self, u: Tensor, noise: Tensor, progress: float | Tensor, key: Key) -> Tensor:
-        """``u_hat`` of equation 10 with ``p = progress``: lines 15 to 18 of Algorithm 1.
+        """Return ``u_hat`` of equation 10 with ``p = progress``: lines 15 to 18 of Algorithm 1.
 
         One draw decides whether a coordinate is masked and by what: of the draws below ``p`` a
         share ``chance`` is below ``p * chance``. Arithmetic, since random branches mispredict.

@@ -109,7 +109,7 @@ _DEFAULTS = {"protocol": "fedavg", "mechanism": "none", "defense": "own", "attac
 
 
 def _cap(fields: Mapping[str, Any]) -> str | None:
-    """Most that an attack may be shown: secure aggregation hides the benign messages."""
+    """Return the most that an attack may be shown: secure aggregation hides the benign messages."""
     cap: str | None = fields.get("knowledge")
     if fields.get("sees") in SUMS and (cap is None or cap.startswith("all")):
         return "colluders" + (cap or "all+defense+state").removeprefix("all")

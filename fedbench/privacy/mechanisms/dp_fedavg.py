@@ -101,7 +101,7 @@ class DPFedAvg(Mechanism):
         return GaussianSum(self.z, self.adaptive)
 
     def bit_z(self, expected: int) -> float:
-        """Standard deviation of the noise on the sum of bits."""
+        """Return the standard deviation of the noise on the sum of bits."""
         return expected / 20 if self.bit_noise is None else self.bit_noise
 
     def update_z(self, expected: int) -> float:

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from fedbench.api import ServerView, hooks
-from fedbench.core.tiling import finite_rows
 from fedbench.core.trees import Tree
 from fedbench.deployment.client import Request
 from fedbench.deployment.draws import Rehearsed
 from fedbench.deployment.settings import Settings, require_fit
 from fedbench.experiment.forms import form_bytes
 from fedbench.experiment.record_builder import downlink_bits
+from fedbench.experiment.setup import finite_values
+from fedbench.experiment.stages import noised
 from fedbench.models.network import Network
 from fedbench.payload import Payload
 from fedbench.payload.packets import Packet
@@ -126,12 +127,9 @@ class Server:
         return untrained(self.protocol, self.shared, self.broadcast, memories)
 
     def _remember(self, ids: Sequence[int], received: Payload, step: int) -> None:
-        if self.protocol.agreed is None:
-            return
-        values = received.values()
-        for i, row, finite in zip(ids, values, finite_rows(values).tolist(), strict=True):
-            if finite:
-                self.agreed[i] = row.clone()
+        if self.protocol.agreed is not None:
+            for i, row in finite_values(ids, received).items():
+                self.agreed[i] = row
                 self.arrived[i] = step
 
     def _view(self, ids: Sequence[int], step: int) -> ServerView:
@@ -149,14 +147,12 @@ class Server:
         )
 
     def _step(self, received: Payload, aggregate: Tensor | None, view: ServerView) -> None:
-        if aggregate is None:
-            if not self.mechanism.central:
-                return
-            aggregate = received.values().new_zeros(received.values().shape[1])
-        key = self.draws.central_noise(view.step)
-        aggregate, self.mechanism_state = hooks.on_aggregate(
-            self.mechanism, aggregate, received, view, key, self.mechanism_state
+        noise = self.draws.central_noise(view.step)
+        aggregate, self.mechanism_state = noised(
+            self.mechanism, aggregate, received, view, noise, self.mechanism_state
         )
+        if aggregate is None:
+            return
         n = self.settings.per_round if self.mechanism.central else len(received)
         key = self.draws.server("server", view.step)
         self.server_state = self.protocol.server_step(

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from fedbench.adversary import threat_model
 from fedbench.adversary.training import train, trained_by
-from fedbench.api import Defense, ServerView, hooks
+from fedbench.api import Defense, Mechanism, ServerView, hooks
 from fedbench.core.blame import Hook
 from fedbench.core.choices import SUMS
+from fedbench.core.rng import Key
 from fedbench.executors.training import Client, Made, Trained
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
@@ -197,6 +198,27 @@ def defend(
     return aggregate
 
 
+def noised(
+    mechanism: Mechanism,
+    aggregate: Tensor | None,
+    received: Payload | FoldedMessages,
+    view: ServerView,
+    key: Key,
+    state: Any,
+) -> tuple[Tensor | None, Any]:
+    """Return the aggregate ``(k,)`` with central noise, and the mechanism's next state.
+
+    None for an aggregate of None, in a round that is skipped; but a mechanism that promised central
+    noise adds it there to zeros.
+    """
+    if aggregate is None:
+        if not mechanism.central:
+            return None, state
+        form = received.form if isinstance(received, FoldedMessages) else received
+        aggregate = form.values().new_zeros(form.values().shape[1])
+    return hooks.on_aggregate(mechanism, aggregate, received, view, key, state)
+
+
 def step_server(
     setup: Setup,
     state: RunState,
@@ -204,20 +226,14 @@ def step_server(
     aggregate: Tensor | None,
     view: ServerView,
 ) -> None:
-    """Add central noise, and take the protocol's step; without an aggregate nothing moves.
-
-    A mechanism that promised central noise adds it to a skipped round's nothing, too.
-    """
-    mechanism = setup.plugins.mechanism
-    if aggregate is None:
-        if not mechanism.central:
-            return
-        form = received.form if isinstance(received, FoldedMessages) else received
-        aggregate = form.values().new_zeros(form.values().shape[1])
+    """Add central noise, and take the protocol's step; without an aggregate nothing moves."""
     step = view.step
-    aggregate, state.mechanism = hooks.on_aggregate(
-        mechanism, aggregate, received, view, setup.secret.key("mechanism", step), state.mechanism
+    noise = setup.secret.key("mechanism", step)
+    aggregate, state.mechanism = noised(
+        setup.plugins.mechanism, aggregate, received, view, noise, state.mechanism
     )
+    if aggregate is None:
+        return
     n = setup.announced(received)
     key = setup.secret.key("server", step)
     protocol = setup.plugins.protocol

@@ -163,6 +163,11 @@ class Chain(Defense[Any], chain=True):
         return out, state
 
 
+def links_of(plugin: Any) -> list[Any]:
+    """Return a chain's prefilters, in the order in which rows meet them, and its rule."""
+    return [plugin.first, *links_of(plugin.rule)] if isinstance(plugin, Chain) else [plugin]
+
+
 def _of_mixed(view: ServerView, rows: int) -> ServerView:
     """Return the view of a rule behind a prefilter that mixes: ``rows`` of equal weight."""
     alike = torch.ones(rows, dtype=torch.float64)

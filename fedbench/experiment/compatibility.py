@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedbench.adversary.threat_model import needs
-from fedbench.api import Chain, Defense, DpEvent, Knowledge, Protocol, Release, Traits
+from fedbench.api import Defense, DpEvent, Knowledge, Protocol, Release, Traits
+from fedbench.api.prefilter import links_of
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask, shown
 from fedbench.core.choices import SUMS
@@ -54,11 +55,9 @@ class Plugins:
 
     def links(self) -> list[Any]:
         """Return the prefilters and the rule, in the order in which rows go through them."""
-        isolated = isinstance(self.defense, IsolatedDefense)
-        links = list(self.defense.links) if isolated else [self.defense]
-        while isinstance(links[-1], Chain):
-            links[-1:] = [links[-1].first, links[-1].rule]
-        return links
+        if isinstance(self.defense, IsolatedDefense):
+            return list(self.defense.links)
+        return links_of(self.defense)
 
     def noises(self, scenario: Scenario) -> int:
         """Return how many of protocol and mechanism release something that an accountant prices."""

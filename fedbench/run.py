@@ -13,7 +13,7 @@ from fedbench.adversary import threat_model
 from fedbench.adversary.metrics import detection, effect
 from fedbench.api import hooks
 from fedbench.core import registry
-from fedbench.core.blame import Hook, ask
+from fedbench.core.blame import ask
 from fedbench.core.devices import now
 from fedbench.core.errors import require
 from fedbench.core.settings import Settings, note, restored_after
@@ -43,6 +43,7 @@ from fedbench.experiment.stages import (
     defend,
     heard_by_all,
     messages,
+    participants,
     remember,
     send,
     step_server,
@@ -159,10 +160,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         asked = setup.sample(step)
         down, broadcast = send(setup, state.server, asked, step)
         state.server = ask(plugins.protocol, "heard", object, state.server, asked)
-        places = setup.arriving(asked, step)
-        ids = [asked[place] for place in places]
-        if len(broadcast) > 1:  # a message for each
-            broadcast = broadcast.take(places or [0])
+        ids, broadcast = participants(setup, asked, broadcast, step)
         rows = [broadcast.take([row]) for row in range(len(broadcast))]
         trees = [ask(plugins.protocol, "receive", dict, setup.shared, row) for row in rows]
 
@@ -175,8 +173,6 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     with span("compress"):
         idle = ask(plugins.protocol, "idle", Tensor, setup.shared, broadcast)
         updates, honest = messages(setup, state, ids, trained, made, idle, broadcast, step)
-        if state.defense is None:
-            state.defense = Hook(plugins.defense, "init", step).returned(object, honest.spec)
 
     # 4  the adversary trains its clients once more, its own way, and rewrites its own rows only
     malicious = setup.population.malicious[ids]

@@ -57,7 +57,7 @@ def refused(rule: str, *parts: object) -> Iterator[None]:
     ("name", "image", "digest"),
     [("digits", (1, 8, 8), "8cf43c50f882cb62"), ("mnist-5k", (1, 28, 28), "8ff918ceb47a6962")],
 )
-def test_embedded_data_stay(name: str, image: tuple[int, int, int], digest: str) -> None:
+def test_embedded_data_do_not_change(name: str, image: tuple[int, int, int], digest: str) -> None:
     data = registry.load("dataset", name).load(None)
     assert (data.image, data.classes, data.owner) == (image, 10, None)
     assert data.digest.startswith(digest)

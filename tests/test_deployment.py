@@ -201,7 +201,7 @@ def test_a_mechanism_runs_in_both_halves(mechanism: str) -> None:
     settings = dataclasses.replace(SMALL, mechanism=mechanism, rehearse=-1, rounds=1, per_round=2)
     accuracy, up, _ = counted(settings)
     assert accuracy is not None
-    assert up == 2 * 32 * example.lenet_size()
+    assert up == 2 * 32 * example.lenet().parameters
 
 
 def halves(protocol: str) -> tuple[Server, Client]:

@@ -79,7 +79,7 @@ def test_prv_is_its_pld(z: float, rate: float, steps: int) -> None:
         assert theirs <= ours["rdp"]
 
 
-def test_conversions_agree() -> None:
+def test_conversions_agree_with_those_of_dp_accounting() -> None:
     orders, ours = poisson_rdp(1.1, 0.01, 10_000)
     theirs, _ = rdp.compute_epsilon(orders, ours, 1e-5)
     assert rdp_to_dp(orders, ours, 1e-5)[0] == pytest.approx(theirs, rel=1e-9)

@@ -152,7 +152,7 @@ def test_it_refuses_networks_whose_units_it_cannot_drop(model: Any) -> None:
 
 
 @pytest.mark.slow
-def test_biases_are_everybodys() -> None:
+def test_every_client_sends_all_biases() -> None:
     shared = shared_of(LeNet5().build((1, 28, 28), 10))
     d, p = shared.weights.d, shared.rest.d
     payload = down(FedDrop(), shared)

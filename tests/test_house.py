@@ -201,7 +201,7 @@ def test_docstrings_begin_in_plain_english(modules: list[Module], scripts: list[
 
 def test_an_assignment_has_one_value(modules: list[Module], scripts: list[Module]) -> None:
     packed = [(module.name, line) for module in modules for line in module.packed]
-    assert len(packed) <= 60, packed
+    assert len(packed) <= 2, packed  # of a sorting network, whose right sides are the old values
     assert [(script.name, line) for script in scripts for line in script.packed] == []
     example = Module("", "", ast.parse("a, b = x.min(), 3\na, b = x.min(), y.max()"))
     assert example.packed == ["a, b = (x.min(), 3)"]

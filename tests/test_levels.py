@@ -390,7 +390,7 @@ ILLEGAL = {
 
 
 @pytest.mark.parametrize("what", ILLEGAL)
-def test_check_refuses(what: str) -> None:
+def test_check_refuses_what_is_no_message(what: str) -> None:
     with pytest.raises(IllegalPayloadError):
         ILLEGAL[what].check()
 

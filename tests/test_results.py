@@ -414,7 +414,7 @@ CONDITIONS: list[tuple[Any, list[str], list[str]]] = [  # a value, what holds of
 
 
 @pytest.mark.parametrize(("value", "true", "false"), CONDITIONS)
-def test_a_condition_holds(value: Any, true: list[str], false: list[str]) -> None:
+def test_a_condition_holds_for_these_values(value: Any, true: list[str], false: list[str]) -> None:
     for text in (*true, *false):
         assert Condition.parse(text, RUN | CELL).holds(value) is (text in true), text
 

@@ -817,7 +817,7 @@ def test_messages_of_earlier_clients_are_not_alive_while_the_next_ones_train(
         assert max(later) - settled < row / 2
 
 
-def test_sums_by_hand() -> None:
+def test_sums_of_messages_are_those_worked_by_hand() -> None:
     rows = FloatVectors(torch.tensor([[1.0, 2.0], [3.0, -4.0], [0.5, 0.25]]))
     weights = torch.tensor([1.0, 3.0, 4.0], dtype=torch.float64)
     first = FoldedMessages.of(rows.take([0, 1]), weights[:2])
@@ -845,7 +845,7 @@ def test_sums_by_hand() -> None:
 
 
 @pytest.mark.parametrize("signed", [False, True])
-def test_ones_by_hand(signed: bool) -> None:
+def test_counts_of_ones_are_those_worked_by_hand(signed: bool) -> None:
     bits = torch.tensor([[True, False, True], [True, False, False]])
     masks = BinaryMasks(bits, torch.zeros(2, 0), signed)
     alike = torch.ones(2, dtype=torch.float64)

@@ -180,7 +180,7 @@ EXAMPLE = {
 
 @pytest.mark.edges("0.1-0.0")
 @pytest.mark.parametrize(("reach", "sigma"), EXAMPLE)
-def test_the_worked_example(reach: float, sigma: float) -> None:
+def test_the_worked_example_comes_out(reach: float, sigma: float) -> None:
     d, rounds, rate, delta = 10**6, 200, 0.1, 1e-5
 
     def masks(orders: Floats) -> Floats:

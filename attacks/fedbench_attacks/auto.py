@@ -332,10 +332,9 @@ class Rehearsed:
     def pushed(self, name: str, push: Tensor, origin: Origin, strength: float) -> float:
         """Try one strength of a push, and return the loss."""
         row = origin.base + strength * push
-        already = (
-            row if origin is self.origins[0] else None
-        )  # the gradient is not one of the other's rows
-        return self.rate(f"{name} x {strength:.3g}", origin.send(row), already).loss
+        climbs = origin is self.origins[0]  # the gradient is not one of the other origin's rows
+        tried = self.rate(f"{name} x {strength:.3g}", origin.send(row), row if climbs else None)
+        return tried.loss
 
     def cross(self, share: float) -> None:
         """Try the ranking that carries edges over the cut whose change raises the loss."""
@@ -346,8 +345,8 @@ class Rehearsed:
         sums = self.honest.double().mean(dim=0) * (self.view.n - len(own))
         counts = [int((leaf != 0).sum()) for leaf in model.values()][: len(own.sizes)]
         sizes = list(own.sizes)
-        parts = torch.split(sums, sizes), torch.split(self.gradient, sizes)
-        layers = zip(*parts, counts, strict=True)
+        gradients = torch.split(self.gradient, sizes)
+        layers = zip(torch.split(sums, sizes), gradients, counts, strict=True)
         row = torch.cat([crossing(s, g, k, len(own), share) for s, g, k in layers])
         self.rate(f"crossing {share:g}", own.nearest(row.expand(len(own), -1)), row)
 

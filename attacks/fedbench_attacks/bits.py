@@ -1,6 +1,5 @@
 """Bits as votes: masks and signs that colluders choose bit by bit, or by probabilities."""
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -11,32 +10,20 @@ from fedbench.api import Attack, AttackView, Choices, Knowledge
 from fedbench.core.devices import accelerated
 from fedbench.core.errors import require
 from fedbench.core.order_statistics import largest
-from fedbench.payload import BinaryMasks, NoiseMasks, Payload, SignBits
+from fedbench.payload import BinaryMasks, NoiseMasks, Payload, SignBits, bits_of, with_bits
 
 from .alie import against, largest_z
 from .crafted import Reader, messages_read
 
 
-def bits_of(payload: Any) -> Tensor:
-    """Return the bits ``(n, d)`` bool of masks or signs."""
-    bits: Tensor = payload.positive if isinstance(payload, SignBits) else payload.mask
-    return bits
-
-
-def with_bits(payload: Any, bits: Tensor) -> Any:
-    """Return the messages with these bits, ``(d,)`` or ``(n, d)``, and all else unchanged."""
-    name = "positive" if isinstance(payload, SignBits) else "mask"
-    return dataclasses.replace(payload, **{name: bits.expand(len(payload), -1).clone()})
-
-
 def ones_of(view: AttackView, knows: Literal["colluders", "all"]) -> tuple[Tensor, int]:
-    """Return how many messages it reads, or its own if none, say 1, ``(d,)`` int64, of how many."""
+    """Return how many of the messages read, its own if none, say 1, ``(d,)``, and their number."""
     view.notes["benign"] = messages_read(view, knows)
     return ones_among(view, view.seen if len(view.seen) else view.own)
 
 
 def ones_among(view: AttackView, messages: Payload) -> tuple[Tensor, int]:
-    """Return how many of these ``messages``, or those behind its sums, say 1, and of how many."""
+    """Return how many of these ``messages``, or those behind its sums, say 1, and their number."""
     if view.sums is not None and len(view.sums):  # none where floats beside all bits are NaN
         return view.sums.ones().long(), len(view.sums)
     read = bits_of(messages)

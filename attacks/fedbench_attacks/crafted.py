@@ -1,7 +1,7 @@
 """Attacks in real space: what they read, what they measure, and how they send what they craft."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -10,9 +10,8 @@ from torch import Tensor
 
 from fedbench.api import Attack, AttackView, Knowledge
 from fedbench.core.tiling import finite_rows, tiles
-from fedbench.payload import FoldedMessages, KeptMessages, Payload
+from fedbench.payload import FoldedMessages, Payload, Rows, tiles_of
 
-Rows = Tensor | KeptMessages  # honest rows (b, k), or the packets of them
 NOTHING_FINITE = "nothing finite to start from"  # note of an attack that sends honest messages
 
 
@@ -125,7 +124,7 @@ def honest_rows(view: AttackView) -> Tensor | None:
 
 
 def honest_messages(view: AttackView, knows: Literal["colluders", "all"]) -> Any:
-    """Return `honest_rows`, or their packets or sums where it is shown these; None without any."""
+    """Return `honest_rows`, or their packets or sums if the view has these; None without any."""
     if view.sums is None:
         return honest_rows(view)
     view.notes["benign"] = messages_read(view, knows)
@@ -147,11 +146,6 @@ def mean_of(view: AttackView, honest: Rows | FoldedMessages) -> Tensor:
         return honest.mean(dim=0)
     assert view.sums is not None
     return view.sums.mean().to(torch.float32)
-
-
-def tiled(honest: Rows, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Cut honest rows and vectors ``(k,)`` into the same columns, as `tiling.tiles` does."""
-    return tiles(honest, *vectors) if isinstance(honest, Tensor) else honest.tiles(*vectors)
 
 
 def messages_read(view: AttackView, knows: Literal["colluders", "all"]) -> int:
@@ -225,7 +219,7 @@ class Squares:
     def __init__(self, honest: Rows, base: Tensor, push: Tensor, m: int) -> None:
         b = len(honest)
         self.gram = torch.zeros(b + 1, b + 1, dtype=torch.float64, device=base.device)
-        for tile, middle, line in tiled(honest, base, push):
+        for tile, middle, line in tiles_of(honest, base, push):
             rows = self.gram.new_empty(b + 1, tile.shape[1])
             rows[:b].copy_(tile).sub_(middle)
             rows[b] = line

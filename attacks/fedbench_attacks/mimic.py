@@ -9,8 +9,9 @@ from torch import Tensor
 
 from fedbench.api import AttackView, Choices
 from fedbench.core.errors import require
+from fedbench.payload import Rows
 
-from .crafted import Crafted, Rows, honest_messages, mean_of
+from .crafted import Crafted, honest_messages, mean_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fedbench.api import AttackView, Choices
-from fedbench.payload import FloatVectors
+from fedbench.payload import FloatVectors, Rows
 
-from .crafted import Crafted, Rows, Squares, TwoSided, direction, margin, mean_of
+from .crafted import Crafted, Squares, TwoSided, direction, margin, mean_of
 
 
 @dataclass(frozen=True, kw_only=True)

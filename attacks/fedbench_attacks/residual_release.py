@@ -1,4 +1,4 @@
-"""Harm that is saved up and sent in one message."""
+"""Attack that saves up its harm and sends it in one message."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -37,7 +37,7 @@ class Search:
         return dict(self.trace).get(self.gamma, -1.0)
 
     def on(self, side: int) -> "Search":
-        """Return the same search, whose gammas were times ``side``."""
+        """Return the search with its gammas multiplied by ``side``."""
         trace = tuple((side * gamma, sought) for gamma, sought in self.trace)
         return replace(self, gamma=side * self.gamma, trace=trace)
 

@@ -166,8 +166,9 @@ class Trials:
         if by_distances:
             return self._all(scale, sides) if aim == "all" else self._most(scale, aim, sides)
         if self.dense and weights is not None:
-            line = (self.honest, self.base, self.push, self.m)
-            return searches.saturating(weights, *line, scale.bound, sides)
+            return searches.saturating(
+                weights, self.honest, self.base, self.push, self.m, scale.bound, sides
+            )
         return best_of_grid(self.damage, scale, sides=sides)
 
     def _all(self, scale: Scale, sides: tuple[int, ...]) -> Search:

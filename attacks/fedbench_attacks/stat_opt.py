@@ -94,8 +94,8 @@ class StatOpt(Crafted):
             above = mean + 4 * std
         edge = torch.where(sign > 0, low, torch.where(sign < 0, high, mean))
         end = torch.where(sign > 0, below, torch.where(sign < 0, above, mean))
-        shape = (len(view.own), len(mean))
-        draws = view.key.fold("stat-opt").uniform(*shape, device=mean.device)
+        key = view.key.fold("stat-opt")
+        draws = key.uniform(len(view.own), len(mean), device=mean.device)
         return edge.lerp(end, draws)
 
 

@@ -107,7 +107,8 @@ class Cut:
     def vulnerable(self) -> tuple[int, int]:
         """Return how many kept edges and how many pruned ones lie between the bounds."""
         ascending = self.key[self.order]
-        low, high = ascending[: self.n - self.k], ascending[self.n - self.k :]
+        low = ascending[: self.n - self.k]
+        high = ascending[self.n - self.k :]
         if not len(low) or not len(high):
             return 0, 0
         reach = self.m * (self.n - 1) * self.n

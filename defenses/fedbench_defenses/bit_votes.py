@@ -10,17 +10,11 @@ from torch import Tensor
 from fedbench.api import Defense, Prefilter, ServerView, Traits
 from fedbench.core.errors import require
 from fedbench.core.tiling import column_sums, row_sums, tiles
-from fedbench.payload import BinaryMasks, FoldedMessages, Payload, SignBits
+from fedbench.payload import BinaryMasks, FoldedMessages, Payload, SignBits, bits_of
 from fedbench.protocols.fsl import FailureBound
 
 from .distances import middle
 from .mean import exact_mean
-
-
-def bits_of(received: Payload) -> Tensor:
-    """Return the bits ``(n, d)`` bool of masks or signs."""
-    assert isinstance(received, SignBits | BinaryMasks)
-    return received.positive if isinstance(received, SignBits) else received.mask
 
 
 def ones_of(received: Payload | FoldedMessages) -> Tensor:

@@ -8,9 +8,9 @@ from torch import Tensor
 from fedbench.api import ServerView, Traits
 from fedbench.core.copies import sent
 from fedbench.core.order_statistics import by_tiles
-from fedbench.payload import KeptMessages
+from fedbench.payload import KeptMessages, Rows
 
-from .distances import Geometric, Rows, krum_picks, squared_distances
+from .distances import Geometric, krum_picks, squared_distances
 from .median import near_median
 
 

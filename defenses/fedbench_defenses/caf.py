@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from fedbench.api import ServerView, Traits
+from fedbench.payload import Rows
 
-from .distances import Geometric, Rows, combine, gram
+from .distances import Geometric, combine, gram
 
 _EQUAL = 1 - 1e-9  # eigenvalues closer than that are one, to which a space of vectors belongs
 

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from fedbench.api import ServerView, Traits
 from fedbench.core.errors import require
+from fedbench.payload import Rows
 
-from .distances import Geometric, Rows, combine, gram, middle
+from .distances import Geometric, combine, gram, middle
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedbench.api import ServerView, Traits
-from fedbench.payload import Payload
+from fedbench.payload import Payload, Rows
 
-from .distances import Geometric, Rows, combine, norms, smallest
+from .distances import Geometric, combine, norms, smallest
 from .norm_bound import CONSTANT
 
 

@@ -16,7 +16,7 @@ from fedbench.core.trees import Layout, Tree
 from fedbench.models.network import Image, Network, laid_out
 from fedbench.payload import Payload, SignBits
 
-from .distances import clipped_mean, comparable, cosines, gram, middle, norms
+from .distances import clipped_mean, comparable, cosines, gram, hdbscan, middle, norms
 from .fldetector import NO_UPDATES, sent_model
 
 _WHY = "looks at the broadcast weights plus a row, which is no update of them"
@@ -113,16 +113,9 @@ def in_order(x: Tensor, key: Key) -> list[int]:
 
 def clusters(distances: Tensor, smallest: int) -> Tensor:
     """Return a number ``(n,)`` of each row's cluster by HDBSCAN; a row of none is one by itself."""
-    numbers = torch.arange(len(distances))
-    if len(distances) < smallest:
-        return numbers
-    from sklearn.cluster import HDBSCAN
-
-    clustering = HDBSCAN(  # which would write into its input
-        smallest, min_samples=1, allow_single_cluster=True, metric="precomputed", copy=True
-    )
-    labels = torch.from_numpy(clustering.fit_predict(distances.numpy()))
-    return torch.where(labels < 0, len(labels) + numbers, labels)
+    labels = hdbscan(distances, smallest)
+    alone = labels.max() + 1 + torch.arange(len(labels))
+    return torch.where(labels < 0, alone, labels)
 
 
 def tolerable(labels: Tensor, suspicious: Tensor, tau: float) -> Tensor:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -11,9 +10,7 @@ from fedbench.api import Defense, ServerView, State
 from fedbench.core.copies import sent
 from fedbench.core.devices import accelerated
 from fedbench.core.tiling import finite_rows, tiles
-from fedbench.payload import KeptMessages, Payload
-
-Rows = Tensor | KeptMessages  # ``(n, k)``, or messages whose rows are decoded where they are read
+from fedbench.payload import KeptMessages, Payload, Rows, tiles_of
 
 
 class Geometric(Defense[State]):
@@ -39,13 +36,8 @@ class Geometric(Defense[State]):
         return self.answer(received, received.form.origin(), state, view)
 
 
-def tiles_of(x: Rows, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Cut rows and vectors ``(k,)`` into the same few columns, see `fedbench.core.tiling.tiles`."""
-    return x.tiles(*vectors) if isinstance(x, KeptMessages) else tiles(x, *vectors)
-
-
 def finite_of(x: Rows) -> Tensor:
-    """``(n,)`` bool: rows that are finite; a mixed one is where all that it is made of are."""
+    """``(n,)`` bool: finite rows; a mixed row is finite if all rows that it is made of are."""
     if not isinstance(x, KeptMessages):
         return finite_rows(x)
     return x.finite if x.shares is None else _untouched(x.shares, x.finite)
@@ -215,6 +207,25 @@ def comparable(squared: Tensor) -> Tensor:
     return torch.where(finite, squared, far).fill_diagonal_(0)
 
 
+def hdbscan(distances: Tensor, smallest: int) -> Tensor:
+    """Return the number ``(n,)`` int64 of each row's cluster by HDBSCAN, from 0; -1 of no cluster.
+
+    A cluster has ``smallest`` rows or more, and may have all of them.
+
+    References:
+        Campello, Moulavi and Sander, "Density-Based Clustering Based on Hierarchical Density
+        Estimates", PAKDD 2013, https://doi.org/10.1007/978-3-642-37456-2_14.
+    """
+    if len(distances) < smallest:
+        return torch.full((len(distances),), -1)
+    from sklearn.cluster import HDBSCAN
+
+    clustering = HDBSCAN(  # which would write into its input
+        smallest, min_samples=1, allow_single_cluster=True, metric="precomputed", copy=True
+    )
+    return torch.from_numpy(clustering.fit_predict(distances.numpy()))
+
+
 def nearest_others(squared: Tensor) -> tuple[Tensor, Tensor]:
     """Return each row's distances, ascending, and whose they are; first its own, as -1."""
     sorted_ = comparable(squared).clone().fill_diagonal_(-1).sort(dim=1)
@@ -227,13 +238,13 @@ def krum_scores(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
     return distances[:, 1 : neighbours + 1].sum(dim=1)
 
 
-def krum_order(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
+def krum_order(distances: Tensor, f: int) -> Tensor:
     """Return the row numbers from the lowest score to the highest, given `nearest_others`.
 
     Among equal scores the row comes first whose distances to all add up to less, then the lower.
     """
     order = distances[:, 1:].sum(dim=1).sort(stable=True).indices  # without the -1
-    scores = krum_scores(distances, f, fewest)
+    scores = krum_scores(distances, f)
     return order[scores[order].sort(stable=True).indices]
 
 

@@ -12,9 +12,9 @@ from fedbench.api import ServerView, Traits
 from fedbench.core.copies import sent
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
-from fedbench.payload import KeptMessages
+from fedbench.payload import KeptMessages, Rows
 
-from .distances import Geometric, Rows, finite_of
+from .distances import Geometric, finite_of
 from .mean import mean_of
 
 
@@ -102,13 +102,13 @@ class DnC(Geometric[None]):
             scores = self.scores(x, finite, view.key.fold("dnc", i))
             good[scores.sort(stable=True).indices[len(x) - self._out() :]] = False
             total += scores
-        kept = good.cpu()
-        if not bool(kept.any()):
+        passed = good.cpu()
+        if not bool(passed.any()):
             order = total.cpu().sort(stable=True)
             if not bool(torch.isfinite(order.values[0])):
-                view.findings.kept = kept
+                view.findings.kept = passed
                 return origin.clone(), None
-            kept[order.indices[0]] = True
+            passed[order.indices[0]] = True
             view.findings.notes["fell_back"] = "empty intersection"
-        view.findings.kept = kept
-        return mean_of(x, kept.nonzero()[:, 0]), None
+        view.findings.kept = passed
+        return mean_of(x, passed.nonzero()[:, 0]), None

@@ -7,20 +7,9 @@ from torch import Tensor
 
 from fedbench.api import ServerView, Traits
 from fedbench.core.errors import require
+from fedbench.payload import Rows
 
-from .distances import Geometric, Rows, clipped_mean, cosines, gram, middle
-
-
-def majority_cluster(distances: Tensor, size: int) -> Tensor:
-    """Return the cluster ``(n,)`` bool of ``size`` rows or more, more than half, if any."""
-    if len(distances) < size:
-        return torch.zeros(len(distances), dtype=torch.bool)
-    from sklearn.cluster import HDBSCAN
-
-    clustering = HDBSCAN(  # which would write into its input
-        size, min_samples=1, allow_single_cluster=True, metric="precomputed", copy=True
-    )
-    return torch.from_numpy(clustering.fit_predict(distances.numpy()) == 0)
+from .distances import Geometric, clipped_mean, cosines, gram, hdbscan, middle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +51,7 @@ class FLAME(Geometric[None]):
         norms = torch.where(averaged, products.diagonal().sqrt(), torch.inf)
         typical = middle(norms)
         distances = (1 - cosines(products[averaged][:, averaged])).fill_diagonal_(0)
-        cluster = majority_cluster(distances, len(x) // 2 + 1)
+        cluster = hdbscan(distances, len(x) // 2 + 1) == 0  # more than half: there is no other
         if bool(cluster.any()):
             averaged[averaged.clone()] = cluster
         else:

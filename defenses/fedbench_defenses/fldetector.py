@@ -226,13 +226,14 @@ def _far(past: History, rows: dict[int, Tensor], model: Tensor) -> dict[int, flo
     """Return how far each client's row is from its prediction, in means of this round."""
     if not past["steps"] or not rows:
         return {}
-    pairs = torch.stack(past["steps"]), torch.stack(past["changes"])
+    steps = torch.stack(past["steps"])
+    changes = torch.stack(past["changes"])
     products: dict[int, Tensor] = {}  # of the models of several clients' last rounds
     far = {}
     for i, row in rows.items():
         last = past["models"][i]
         if id(last) not in products:
-            products[id(last)] = hessian_product(*pairs, model - last)
+            products[id(last)] = hessian_product(steps, changes, model - last)
         predicted = past["rows"][i] + products[id(last)]
         far[i] = float(torch.linalg.vector_norm(row - predicted))
     mean = sum(far.values()) / len(far)

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from fedbench.api import ServerView, Traits
+from fedbench.payload import Rows
 
-from .distances import Geometric, Rows, combine, inner, norms
+from .distances import Geometric, combine, inner, norms
 
 
 @dataclass(frozen=True, kw_only=True)

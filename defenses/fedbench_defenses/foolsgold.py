@@ -19,7 +19,8 @@ def weights_of(cosine: Tensor, kappa: float) -> Tensor:
     """Return weights ``(n,)`` in [0, 1] from cosines ``(n, n)``: pardoning, then the logit."""
     cosine = cosine.clone().fill_diagonal_(-1)
     v = cosine.max(dim=1).values
-    of_row, of_column = v[:, None], v[None, :]
+    of_row = v[:, None]
+    of_column = v[None, :]
     pardoned = (of_column > of_row) & (of_row > 0)
     pardon = torch.where(pardoned, of_row / of_column, 1.0)
     alpha = 1 - (cosine * pardon).max(dim=1).values

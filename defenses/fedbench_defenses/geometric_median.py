@@ -8,8 +8,9 @@ from torch import Tensor
 
 from fedbench.api import ServerView, Traits
 from fedbench.core.errors import require
+from fedbench.payload import Rows
 
-from .distances import Geometric, Rows, combine, gram
+from .distances import Geometric, combine, gram
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,8 @@ def near_median(rows: Tensor, count: int) -> Tensor:
     than the one that leaves, so among equally near values the lower ones stay.
     """
     n = len(rows)
-    low, high = rows[(n - 1) // 2], rows[n // 2]
+    low = rows[(n - 1) // 2]
+    high = rows[n // 2]
     start = torch.zeros(rows.shape[1], dtype=torch.int64, device=rows.device)
     for i in range(n - count):
         start += rows[i + count] - high < low - rows[i]

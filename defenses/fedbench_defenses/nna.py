@@ -6,8 +6,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedbench.api import ServerView, Traits
+from fedbench.payload import Rows
 
-from .distances import Geometric, Rows, combine, norms, smallest
+from .distances import Geometric, combine, norms, smallest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,17 @@ from torch import Tensor
 from fedbench.api import Defense, Prefilter, ServerView, Traits
 from fedbench.core.errors import require
 from fedbench.core.tiling import tiles
-from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, TopRankings
+from fedbench.payload import (
+    BinaryMasks,
+    FloatVectors,
+    Payload,
+    Rankings,
+    Rows,
+    SignBits,
+    TopRankings,
+)
 
-from .distances import Geometric, Rows, combine, middle, norms, real_dtype
+from .distances import Geometric, combine, middle, norms, real_dtype
 
 ONE_NORM = "would be the plain mean, since all messages of one length have one norm"
 ONE_LENGTH: tuple[type[Payload], ...] = (SignBits, BinaryMasks, Rankings, TopRankings)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbench.api import ServerView
+from fedbench.payload import Rows
 
-from .distances import Geometric, Rows, squared_distances
+from .distances import Geometric, squared_distances
 from .mean import mean_of
 
 

@@ -108,7 +108,8 @@ class SignGuard(Defense[None]):
         if self.share < 1:
             k = x.shape[1]
             drawn = sent(key.permutation(k)[: max(1, int(self.share * k))], x.device)
-            x, origin = x[:, drawn], origin[drawn]
+            x = x[:, drawn]
+            origin = origin[drawn]
         features.append(sign_shares(x, origin).cpu()[finite])
         alike[finite] = largest_cluster(torch.cat(features, dim=1), self.quantile)
         return alike

@@ -19,7 +19,7 @@ from fedbench.api.hooks import Note
 def look(
     attack: Attack, context: AttackContext, memory: AdversaryMemory
 ) -> tuple[Tensor | None, dict[str, Note]]:
-    """Return what an attack answers that looks once at a round, and its notes.
+    """Have an attack look once at a round; return its answer, and its notes for the record.
 
     The context has none of the adversary's rows. ``memory`` is updated. `PluginError` if it raised,
     or returned neither a tensor nor None.

@@ -51,7 +51,7 @@ class MaliciousClients:
 
     @classmethod
     def of(cls, mask: Tensor) -> "MaliciousClients":
-        """Return those for whom ``mask (N,)`` is True."""
+        """Return the malicious clients of a population: those with ``mask (N,)`` True."""
         return cls(Listed((~mask).long().argsort(stable=True)), int(mask.sum()))
 
     def __getitem__(self, ids: Sequence[int] | Tensor | int) -> Tensor:
@@ -92,11 +92,12 @@ def own_codec(
     keys: Mapping[int, Key] | Sequence[Key],
     memory: Sequence[Memory],
 ) -> Callable[[Sequence[int]], Codec]:
-    """Return what makes the codec of some rows, which holds copies of these rows' things only.
+    """Return a function from some rows of a round to their codec.
 
-    A codec makes the protocol's messages of dense rows ``(m, d)``, and changes nothing. What a
-    client starts with is as at the start: error feedback would cancel the attack. What the server
-    remembers too (`Protocol.agreed`) is no client's to forget.
+    A codec makes the protocol's messages of dense rows ``(m, d)``, and changes nothing. It holds
+    copies of the keys and memories of its own rows, and of no others. It starts with the memory of
+    a first round, since error feedback would cancel the attack; what the server remembers too
+    (`Protocol.agreed`) is no client's to forget.
     """
 
     def of(rows: Sequence[int]) -> Codec:
@@ -111,7 +112,7 @@ def own_codec(
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The server's rule with all that an answer is made of, in memory of its own."""
+    """Copy of the server's rule and of everything that its answer depends on."""
 
     rule: Defense[Any]  # a new instance with the parameters of the server's
     state: Any
@@ -121,7 +122,7 @@ class Snapshot:
     secret: Secret  # root of its draws, which are never the server's
 
     def __call__(self, sent: Payload, draw: int) -> Tensor:
-        """``(k,)``, the aggregate if these ``m`` messages were sent, in the given draw."""
+        """Return ``(k,)``, the aggregate if these ``m`` messages were sent, in the given draw."""
         view = self.view.asked(key=self.secret.key(draw)).copied()
         received = self.messages.put(self.rows, sent)
         if not hooks.ask(self.rule, "ready", bool, view):  # the server will skip: nothing moves
@@ -158,7 +159,7 @@ class OwnedRows:
     places: Sequence[int] | None = None  # of a part of a round: its rows' places in the whole
 
     def part(self, numbers: Sequence[int]) -> "OwnedRows":
-        """Return some of them, whose messages are rows of a part of the round that is theirs."""
+        """Return the rows with these numbers, for a part of the round that has no other rows."""
         return dataclasses.replace(
             self,
             rows=torch.arange(len(numbers)),
@@ -205,7 +206,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class AttackContext:
-    """Everything of a round from which views are cut, as it stands before the adversary moves."""
+    """Whole round before the adversary moves, of which `attack_view` shows an attack a part."""
 
     honest: Payload  # all n messages, the malicious clients' as if they were honest
     updates: Tensor  # (n, d), the same before compression
@@ -282,27 +283,27 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
     trace: list[tuple[float | None, float | None]] = []
     queries = 0
     worked = context.worked
-    alone = needs(attack).tier == "own"
+    apart = needs(attack).tier == "own"
     place = context.part
-    nothing = attack.looks and not alone and place is not None and place.looked is None
+    nothing = attack.looks and not apart and place is not None and place.looked is None
     rows = [] if attack.idle or nothing else context.owned.rows.tolist()
-    parts = [[row] for row in rows] if alone else [rows] if rows else []
-    for number, part in enumerate(parts):
-        owner = context.owned.ids[number] if alone else COLLUDERS
-        view = attack_view(attack, context, part)
-        hook = Hook(attack, "craft", view.step, [owner] if alone else context.owned.ids)
-        whole = view.sums is None
-        before = memory.get(owner) if whole else None
+    calls = [[row] for row in rows] if apart else [rows] if rows else []
+    for number, asking in enumerate(calls):
+        owner = context.owned.ids[number] if apart else COLLUDERS
+        view = attack_view(attack, context, asking)
+        hook = Hook(attack, "craft", view.step, [owner] if apart else context.owned.ids)
+        remembers = view.sums is None
+        before = memory.get(owner) if remembers else None
         messages, remembered = hooks.craft(hook, view, before, context.honest)
-        if whole:
+        if remembers:
             memory[owner] = remembered
         else:
             hook.must(remembered is None, "None as the memory of an attack that folds", remembered)
         if isinstance(messages, Payload):
             # a copy: the attack may write into what it returned while it makes the next one's
-            made[tuple(part)] = (hook, messages.copied() if alone else messages)
+            made[tuple(asking)] = (hook, messages.copied() if apart else messages)
         else:
-            packets |= dict(zip(part, messages, strict=True))
+            packets |= dict(zip(asking, messages, strict=True))
         notes |= hooks.legible_notes(hook, view.notes)
         trace += hooks.legible_trace(hook, view.trace)
         queries += view.defense.queries if view.defense else 0
@@ -350,21 +351,21 @@ def needs(attack: Attack) -> Knowledge:
 
 
 def attack_view(
-    attack: Attack, context: AttackContext, part: Sequence[int] | None = None
+    attack: Attack, context: AttackContext, asking: Sequence[int] | None = None
 ) -> AttackView:
-    """Return the context as far as an attack of the rows ``part`` (None: all owned) must see."""
-    part = context.owned.rows.tolist() if part is None else part
+    """Return what an attack may see that is ``asking`` for these rows; None: all that it owns."""
+    asking = context.owned.rows.tolist() if asking is None else asking
     needed = needs(attack)
     everyone = needed.tier == "all"
-    rows = torch.tensor(part, dtype=torch.long)
+    rows = torch.tensor(asking, dtype=torch.long)
     own = context.honest.take(rows)
     where = sent(rows, context.updates.device)
     which = torch.isin(context.owned.rows, rows).nonzero()[:, 0]
     mine = sent(which, where.device)
     broadcast = context.view.broadcast  # one message for all, or to each client its own
     apart = needed.tier == "own"
-    draws = [context.owned.place(row) for row in part] if apart else []
-    whole = None if apart else context.part
+    draws = [context.owned.place(row) for row in asking] if apart else []
+    place = None if apart else context.part
     updates = context.updates[where]
     idle = context.idle
     return AttackView(
@@ -372,27 +373,27 @@ def attack_view(
         updates=updates,
         trained=updates if context.trained is None else context.trained[mine],
         poisoned=own if context.poisoned is None else context.poisoned.take(which),
-        idle=idle[where] if len(idle) > 1 else idle.clone().expand(len(part), -1),
+        idle=idle[where] if len(idle) > 1 else idle.clone().expand(len(asking), -1),
         seen=_seen(context, own, needed.tier),
         n=context.n,
-        broadcast=broadcast.copied() if len(broadcast) == 1 or everyone else broadcast.take(part),
+        broadcast=broadcast.copied() if len(broadcast) == 1 or everyone else broadcast.take(asking),
         step=context.view.step,
         key=context.owned.secret.key("craft", *draws),
-        compress=context.codec(part),
-        memories=[alone(context.memories[row]) for row in part],
+        compress=context.codec(asking),
+        memories=[alone(context.memories[row]) for row in asking],
         defense=_oracle(context, rows, needed.tier) if needed.defense else None,
         state=alone(context.server) if needed.state else None,
-        rehearsal=_rehearsal(context, part, needed),
+        rehearsal=_rehearsal(context, asking, needed),
         recruits=None if attack.recruits == 0 else alone(context.recruits),
-        m=len(own) if whole is None else whole.m,
-        first=0 if whole is None else whole.first,
-        sums=None if whole is None else alone(whole.sums),
-        looked=None if whole is None else alone(whole.looked),
+        m=len(own) if place is None else place.m,
+        first=0 if place is None else place.first,
+        sums=None if place is None else alone(place.sums),
+        looked=None if place is None else alone(place.looked),
     )
 
 
 def _seen(context: AttackContext, own: Payload, tier: Tier) -> Payload:
-    """Return the messages that may be read; none of a part of a round, which has their sums."""
+    """Return the messages that an attack may read; no message where it reads their sums."""
     if tier != "own" and context.part is not None:
         return own.take([])
     return context.honest.take(context.benign) if tier == "all" else own.copied()
@@ -414,8 +415,14 @@ def alone(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def _rehearsal(context: AttackContext, part: Sequence[int], needed: Knowledge) -> Rehearsal | None:
-    """The rehearsal of all of the adversary's clients, or of the one that is asked."""
+def _rehearsal(
+    context: AttackContext, asking: Sequence[int], needed: Knowledge
+) -> Rehearsal | None:
+    """Return the rehearsal with the samples of all of the adversary's clients, or of one of them.
+
+    It is that of the clients whose rows are ``asking``, alone if the tier is ``own``; None for an
+    attack that needs no samples.
+    """
     if not needed.data or context.rehearse is None:
         return None
     place = context.part
@@ -423,10 +430,10 @@ def _rehearsal(context: AttackContext, part: Sequence[int], needed: Knowledge) -
         client, received = place.heard
         return context.rehearse([client], False, received, context.n)
     owners = zip(context.owned.ids, context.owned.rows.tolist(), strict=True)
-    asked = [i for i, row in owners if row in part]
+    ids = [i for i, row in owners if row in asking]
     broadcast = context.view.broadcast
-    received = broadcast.take([part[0] % len(broadcast)])
-    return context.rehearse(asked, needed.tier == "own", received, context.n)
+    received = broadcast.take([asking[0] % len(broadcast)])
+    return context.rehearse(ids, needed.tier == "own", received, context.n)
 
 
 def _oracle(context: AttackContext, rows: Tensor, tier: str) -> Oracle:

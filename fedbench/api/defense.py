@@ -86,12 +86,12 @@ class ServerView:
         )
 
     def about(self, origin: Tensor) -> Self:
-        """Return it with the same findings and the root's message about ``origin (k,)``."""
+        """Return the view, with its findings, whose root message is measured from ``origin``."""
         root = self.root and FloatVectors(self.root.values() - origin)
         return dataclasses.replace(self, root=root)
 
     def asked(self, **changes: Any) -> Self:
-        """Return it with these changes, and with findings of its own."""
+        """Return a changed copy of the view, with empty findings."""
         return dataclasses.replace(self, findings=Findings(), **changes)
 
 
@@ -153,11 +153,11 @@ class Stage:
         require(f"{type(self).__name__}.f", f, not isinstance(f, int | float) or f >= 0, ">= 0")
 
     def traits(self) -> Traits:
-        """Return its needs and the symmetries that it keeps."""
+        """Return what the stage needs, and the symmetries that it keeps."""
         return Traits()
 
     def refuses(self, alphabet: type[Payload]) -> str | None:
-        """Return why it has no meaning on an alphabet, or None. Never a fall-back (D8)."""
+        """Return why the stage has no meaning on an alphabet, or None. Never a fall-back (D8)."""
         for other, why in self.without.items():
             if issubclass(alphabet, other):
                 return why
@@ -171,11 +171,11 @@ class Stage:
         return "f" in fields and getattr(self, "f", 0) is None
 
     def declared(self, f: int) -> Self:
-        """Return it with an ``f`` that was left open filled in."""
+        """Return the stage with ``f`` filled in if it was left open."""
         return self if getattr(self, "f", 0) is not None else self.assuming(f)
 
     def assuming(self, f: int) -> Self:
-        """Return it with this ``f``, whatever it was; itself if it has none."""
+        """Return the stage with this ``f`` in place of its own; itself if it has none."""
         return dataclasses.replace(self, f=f) if hasattr(self, "f") else self  # type: ignore[type-var]
 
 
@@ -203,11 +203,11 @@ class Defense(Stage, ABC, Generic[State]):
         return 1
 
     def most_rows(self) -> int | None:
-        """Return the largest ``n`` that it can answer for in a reasonable time, if limited."""
+        """Return the largest ``n`` that the rule can answer for in a reasonable time; None: any."""
         return None
 
     def ready(self, view: ServerView) -> bool:
-        """Return whether it is defined for these rows; if not, the server skips the round."""
+        """Return whether the rule is defined for these rows; if not, the server skips the round."""
         n = len(view.weights)
         return self.rows_needed() <= n <= (self.most_rows() or n)
 
@@ -237,7 +237,7 @@ class Defense(Stage, ABC, Generic[State]):
 
     @property
     def folds(self) -> bool:
-        """True if `aggregate_sums` is that of its `aggregate`, not of one that it replaces."""
+        """True if `aggregate_sums` belongs to its `aggregate`, not to a replaced one."""
         return _belongs(type(self), "aggregate_sums")
 
     def aggregate_kept(
@@ -260,7 +260,7 @@ class Defense(Stage, ABC, Generic[State]):
 
     @property
     def keeps(self) -> bool:
-        """True if packets are enough for it: if `aggregate_kept` is that of its `aggregate`."""
+        """True if packets are enough: if `aggregate_kept` belongs to its `aggregate`."""
         traits = self.traits()
         alone = traits.columns and not traits.history and _belongs(type(self), "traits")
         return alone or _belongs(type(self), "aggregate_kept")
@@ -287,7 +287,11 @@ class Defense(Stage, ABC, Generic[State]):
 
 
 def belongs(kind: type, name: str, beside: str, base: type) -> bool:
-    """Return whether a class overrides this method of ``base``, not before ``beside`` was."""
+    """Return whether a class overrides the method ``name`` of ``base`` for its own ``beside``.
+
+    It does not where a class nearer to ``kind`` in the order of inheritance overrides ``beside``
+    alone: then the method is that of another ``beside``.
+    """
     for each in kind.__mro__:
         if name in vars(each):
             return each is not base
@@ -297,7 +301,7 @@ def belongs(kind: type, name: str, beside: str, base: type) -> bool:
 
 
 def _belongs(kind: type[Defense[Any]], name: str) -> bool:
-    """Return whether a class has this method, not from before the ``aggregate`` that it has."""
+    """Return whether a rule's method of this name belongs to the ``aggregate`` that it has."""
     return belongs(kind, name, "aggregate", Defense)
 
 

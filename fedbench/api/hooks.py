@@ -132,8 +132,9 @@ def on_aggregate(
 ) -> tuple[Tensor, Any]:
     """Call `Mechanism.on_aggregate` and require as many numbers, and the next state."""
     hook = Hook(mechanism, "on_aggregate", view.step)
-    given = (mean, received, view, key, state)
-    answer, after = hook.pair(*given, remedy="write: return aggregate, state")
+    answer, after = hook.pair(
+        mean, received, view, key, state, remedy="write: return aggregate, state"
+    )
     hook.must(_alike(answer, mean), f"{tuple(mean.shape)} numbers and its state", answer)
     return answer, after
 
@@ -292,7 +293,7 @@ def trigger(
 def craft(
     hook: Hook, view: AttackView, memory: Any, honest: Payload
 ) -> tuple[Payload | list[Packet], Any]:
-    """Call `Attack.craft`, and return a message for each of the hook's clients, and its memory.
+    """Call `Attack.craft`; return a message for each of the hook's clients, and its memory.
 
     It must return messages of the form of ``honest``, whose numbers may be anything, NaN included,
     and for which `require_legal` is still to be asked; or a list of exactly `bytes`, for messages
@@ -319,7 +320,7 @@ def craft(
 
 
 def require_legal(made: Sequence[tuple[Hook, Payload]]) -> Payload:
-    """Return the messages of all calls in one payload, looked at once: a look waits for the device.
+    """Return the messages of all calls as one payload, which is checked once: a check waits.
 
     `PluginError` names the first call whose messages are not legal.
     """
@@ -339,7 +340,7 @@ def require_legal(made: Sequence[tuple[Hook, Payload]]) -> Payload:
 def look(
     attack: Attack, view: AttackView, memory: Any
 ) -> tuple[Tensor | None, Any, dict[str, Note]]:
-    """Call `Attack.look`, and return a tensor or None, its memory and its notes."""
+    """Call `Attack.look`; return a tensor or None, the attack's memory, and its notes."""
     hook = Hook(attack, "look", view.step)
     with advised(hook, view, undeclared.ATTACK, memory):
         looked, memory = hook.pair(view, memory, remedy="write: return rows, memory")

@@ -34,7 +34,7 @@ class Prefilter(Stage, ABC):
             cls.transform = _guarded(cls.transform)  # type: ignore[method-assign]
 
     def before(self, rule: Defense[Any]) -> Defense[Any]:
-        """Return the rule that the two are together."""
+        """Return the rule that applies the prefilter and then ``rule``."""
         return Chain(self, rule)
 
     def rows_needed(self, rule: Defense[Any]) -> int:
@@ -42,7 +42,7 @@ class Prefilter(Stage, ABC):
         return rule.rows_needed()
 
     def rows(self, n: int) -> int:
-        """Return how many rows come out of ``n``, at least."""
+        """Return the least number of rows that come out of ``n``."""
         return n
 
     @abstractmethod
@@ -89,14 +89,16 @@ class Chain(Defense[Any], chain=True):
     rule: Defense[Any]
 
     def traits(self) -> Traits:
-        first = vars(self.first.traits())
-        rule = vars(self.rule.traits())
-        needs = ["model", "network", "root", "history", "identities", "randomized", "oracle"]
-        needs += ["broadcast", "sparsifies"]
+        of_first = vars(self.first.traits())
+        of_rule = vars(self.rule.traits())
+        needs = (
+            *("model", "network", "root", "history", "identities", "randomized", "oracle"),
+            *("broadcast", "sparsifies"),
+        )
         keeps = ("shift", "scale", "mean_at_zero", "sharp", "shrinks")
-        traits = {name: first[name] or rule[name] for name in needs}
-        traits |= {name: first[name] and rule[name] for name in keeps}
-        detects = first["detects"] or (rule["detects"] and not self.first.mixes)
+        traits = {name: of_first[name] or of_rule[name] for name in needs}
+        traits |= {name: of_first[name] and of_rule[name] for name in keeps}
+        detects = of_first["detects"] or (of_rule["detects"] and not self.first.mixes)
         return Traits(detects=detects, **traits)
 
     def refuses(self, alphabet: type[Payload]) -> str | None:
@@ -161,8 +163,13 @@ class Chain(Defense[Any], chain=True):
         return out, state
 
 
+def links_of(plugin: Any) -> list[Any]:
+    """Return a chain's prefilters, in the order in which rows meet them, and its rule."""
+    return [plugin.first, *links_of(plugin.rule)] if isinstance(plugin, Chain) else [plugin]
+
+
 def _of_mixed(view: ServerView, rows: int) -> ServerView:
-    """Return the view of a rule that gets so many rows of several clients each."""
+    """Return the view of a rule behind a prefilter that mixes: ``rows`` of equal weight."""
     alike = torch.ones(rows, dtype=torch.float64)
     return dataclasses.replace(view.asked(), weights=alike, ids=alike[:0], truth=None)
 

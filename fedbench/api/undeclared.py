@@ -52,7 +52,10 @@ def _is_about_none(error: BaseException) -> bool:
 
 
 def _reads(error: BaseException, name: str) -> bool:
-    """Return whether a line on the way to the error reads it; without source a function."""
+    """Return whether the traceback of an error has a line that reads the field ``name``.
+
+    A function without source counts if it has the name anywhere.
+    """
     for frame, number in traceback.walk_tb(error.__traceback__):
         lines = traceback.StackSummary.extract([(frame, number)])
         text = lines[0].line if lines else ""

@@ -215,13 +215,13 @@ def at_least(counts: npt.ArrayLike, trials: int, chance: float) -> Floats:
 
 
 def best_guesses(
-    scores: Floats, there: npt.NDArray[np.bool_], delta: float, confidence: float
+    scores: Floats, present: npt.NDArray[np.bool_], delta: float, confidence: float
 ) -> tuple[float, Guesses]:
     """Return the best bound over the number of guesses, and its guesses.
 
     The ``r/2`` canaries of the largest scores are guessed present, the ``r/2`` of the least absent,
     for ``r`` each of `SHARES` of ``m``, with an equal part of the error. Ties are broken by
-    position, which is independent of the coins. ``scores`` and ``there`` are ``(m,)``.
+    position, which is independent of the coins. ``scores`` and ``present`` are ``(m,)``.
     """
     m = len(scores)
     require("canaries", m, m >= 2, ">= 2")
@@ -230,7 +230,7 @@ def best_guesses(
     part = 1 - (1 - confidence) / len(sides)
     bounds = []
     for side in sides:
-        right = int(there[order[-side:]].sum() + (~there[order[:side]]).sum())
+        right = int(present[order[-side:]].sum() + (~present[order[:side]]).sum())
         guesses = Guesses(m, 2 * side, right)
         bounds.append((guesses.epsilon(delta, part), guesses))
     return max(bounds, key=lambda bound: bound[0])

@@ -58,8 +58,16 @@ class AuditPlan:
         clients = scenario.per_round
         bench = ReleaseBench(plugins.mechanism, plugins.protocol, rule, self.dim, clients)
         key = Secret.of(scenario.seed, "audit").key("mechanism")
-        claim = scenario.sampling, scenario.adjacency
-        return [audit(bench, scenario.delta, self.confidence, self.releases, key, *claim)]
+        finding = audit(
+            bench,
+            scenario.delta,
+            self.confidence,
+            self.releases,
+            key,
+            scenario.sampling,
+            scenario.adjacency,
+        )
+        return [finding]
 
     def play(
         self, say: Callable[[str], None], lenient: bool = False

@@ -45,14 +45,14 @@ class Canaries:
     with the mechanism, so the two are neighbours in the sense of zero-out.
     """
 
-    there: Tensor  # ``(m,)`` bool, true for canaries that are present
+    present: Tensor  # ``(m,)`` bool, true for canaries that send their direction
     first: int  # client that is canary 0
     radius: float  # L2 norm of the update before the mechanism clips it
     key: Key  # of the directions
     form: Form = "signs"  # ``u`` is in ``{-1, 1}^d / sqrt(d)``, or uniform on the sphere
 
     def __len__(self) -> int:
-        return len(self.there)
+        return len(self.present)
 
     def direction(self, j: int, d: int) -> Tensor:
         """Return the unit vector ``(d,)`` of canary ``j``, the same at every call."""
@@ -62,7 +62,7 @@ class Canaries:
 
     def update(self, j: int, idle: Tensor) -> Tensor:
         """Return the update ``(d,)`` of canary ``j``."""
-        if not bool(self.there[j]):
+        if not bool(self.present[j]):
             return idle
         return idle + self.radius * self.direction(j, len(idle)).to(idle)
 
@@ -175,21 +175,21 @@ def one_run_bound(scenario: Scenario, canaries: int, confidence: float) -> Audit
 def one_shot_estimates(scenario: Scenario, canaries: int) -> list[AuditFinding]:
     """Return two estimates from canaries that are all present: `from_final` and `from_all`."""
     setup = ready(scenario)
-    present = plant(setup, torch.ones(canaries, dtype=torch.bool), "sphere")
-    unused = Canaries(present.there, 0, 0.0, present.key.fold("unobserved"), "sphere")
+    planted = plant(setup, torch.ones(canaries, dtype=torch.bool), "sphere")
+    unused = Canaries(planted.present, 0, 0.0, planted.key.fold("unobserved"), "sphere")
     state = begin(setup)
     total = dict[int, Tensor]()
     largest = np.full((2, canaries), -math.inf)
-    for seen in play(setup, state, present):
+    for seen in play(setup, state, planted):
         for j, x in seen.items():
             total[j] = x.double() if j not in total else total[j] + x.double()
-            for k, directions in enumerate((present, unused)):
+            for k, directions in enumerate((planted, unused)):
                 largest[k, j] = max(largest[k, j], cosine(x, directions.direction(j, len(x))))
     claim = claimed(setup, state)
     took = np.array(sorted(total))
     require("canaries that took part", len(took), len(took) >= 4, ">= 4; more rounds have more")
     d = len(total[int(took[0])])
-    final = np.array([cosine(total[j], present.direction(j, d)) for j in took.tolist()])
+    final = np.array([cosine(total[j], planted.direction(j, d)) for j in took.tolist()])
 
     def estimate(
         method: Method, cosines: str, fitted: Callable[[Rows], laws.Gaussians]
@@ -241,7 +241,7 @@ def _finding(
 
 
 def cosine(x: Tensor, u: Tensor) -> float:
-    """Cosine of ``x`` and a unit vector; 0 if ``x`` is 0."""
+    """Return the cosine of ``x`` and a unit vector; 0 if ``x`` is 0."""
     norm = float(torch.linalg.vector_norm(x.double()))
     return float(x.double() @ u.to(x).double()) / norm if norm else 0.0
 
@@ -268,16 +268,16 @@ def ready(scenario: Scenario) -> Setup:
     raise refused
 
 
-def plant(setup: Setup, there: Tensor, form: Form) -> Canaries:
-    """Return canaries ``there (m,)`` bool in place of the last clients, far beyond the clip."""
+def plant(setup: Setup, present: Tensor, form: Form) -> Canaries:
+    """Return canaries in place of the last clients, far beyond the clip; ``present (m,)`` bool."""
     plugins = setup.plugins
     if plugins.protocol.space == "probabilities":
         radius = FAR * math.sqrt(int(plugins.protocol.trained(setup.shared).d))
     else:
         owner = plugins.mechanism if hasattr(plugins.mechanism, "clip") else plugins.protocol
         radius = FAR * float(getattr(owner, "clip", None) or 1.0)
-    first = setup.scenario.clients - len(there)
-    return Canaries(there, first, radius, setup.secret.key("audit", form), form)
+    first = setup.scenario.clients - len(present)
+    return Canaries(present, first, radius, setup.secret.key("audit", form), form)
 
 
 def claimed(setup: Setup, state: RunState) -> Privacy:

@@ -124,7 +124,7 @@ def one_way(p: tuple[float, float], q: tuple[float, float], epsilon: float) -> f
 
 
 def _log_mass(low: float, high: float, between: bool) -> float:
-    """Log of a standard normal's mass between two points, or outside them."""
+    """Return the log of a standard normal's mass between two points, or outside them."""
     if not between:
         return float(np.logaddexp(log_ndtr(low), log_ndtr(-high)))
     if low > 0:

@@ -54,7 +54,7 @@ def worst_pair(
 
 
 def on_chunk(d: int, k: int) -> Tensor:
-    """``(d,)`` unit vector along the diagonal of the first ``k`` coordinates."""
+    """Return ``(d,)`` unit vector along the diagonal of the first ``k`` coordinates."""
     x = torch.zeros(d)
     x[:k] = 1 / math.sqrt(k)
     return x

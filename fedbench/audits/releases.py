@@ -16,7 +16,7 @@ from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.models.network import ConvNet, Shared
-from fedbench.payload import BinaryMasks, FloatVectors, Payload, SignBits, same
+from fedbench.payload import BinaryMasks, FloatVectors, Payload, SignBits, bits_of, same
 from fedbench.privacy.accountants import Participation, price
 from fedbench.privacy.clients import protect_payload, protect_updates
 from fedbench.privacy.conversion import Floats
@@ -123,10 +123,8 @@ def one_by_one(release: DrawRelease, seeds: Tensor) -> Tensor:
 
 def _symbols(sent: Payload) -> Tensor:
     """Return the bits of messages as ``(n, d)`` of 0 and 1."""
-    if isinstance(sent, BinaryMasks):
-        return sent.mask.float()
-    if isinstance(sent, SignBits):
-        return sent.positive.float()
+    if isinstance(sent, BinaryMasks | SignBits):
+        return bits_of(sent).float()
     raise ConfigError(
         "--method mechanism needs a protocol that sends masks or signs, got "
         f"{type(sent).__name__}; use --protocol fedpm or signsgd"

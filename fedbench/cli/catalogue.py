@@ -105,7 +105,7 @@ def show_plugin(console: Console, name: str, kind: str | None = None) -> None:
 
 
 def find_named(name: str, kind: str | None = None) -> tuple[str, list[str]]:
-    """Return a plug-in's name and the kinds that have it; `ConfigError` if none has."""
+    """Return a plug-in's name and the kinds that have it; `ConfigError` if no kind has it."""
     bare, params = registry.split(name)
     if params:
         raise ConfigError(f"NAME must be a plug-in without parameters, got {name!r}; use {bare}")

@@ -186,10 +186,10 @@ def needs(stage: Defense[Any] | Prefilter) -> str:
 def rows(stage: Defense[Any] | Prefilter) -> str:
     """Return the smallest number of rows, for some ``f`` if the stage assumes one."""
     # A prefilter is asked in front of the mean, which needs one row.
-    rule = () if isinstance(stage, Defense) else (registry.load("defense", "mean"),)
+    behind = () if isinstance(stage, Defense) else (registry.load("defense", "mean"),)
     if not hasattr(stage, "f"):
-        return f"at least {ask(stage, 'rows_needed', int, *rule)}"
-    needed = {f: ask(stage.declared(f), "rows_needed", int, *rule) for f in ASSUMED}
+        return f"at least {ask(stage, 'rows_needed', int, *behind)}"
+    needed = {f: ask(stage.declared(f), "rows_needed", int, *behind) for f in ASSUMED}
     text = "at least " + ", ".join(f"{rows} with f={f}" for f, rows in needed.items())
     if isinstance(stage, Defense) and stage.declared(1).most_rows() is not None:
         most = {f: stage.declared(f).most_rows() for f in ASSUMED}

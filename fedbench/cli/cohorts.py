@@ -100,7 +100,7 @@ def _stratified(scenario: Scenario) -> str:
 
 
 def _odds(chance: float) -> str:
-    """Format a chance in percent, where neither 0 nor 100 % is said of what may happen or not.
+    """Format a chance in percent; 0 and 100 % stand for what is impossible and certain alone.
 
     >>> _odds(0.3251), _odds(0.99999), _odds(3.2e-5), _odds(0.0), _odds(1.0)
     ('33 %', '> 99.9 %', '0.003 %', '0 %', '100 %')

@@ -70,11 +70,12 @@ def membership(
 
     numbers = opt.parse_seeds(seeds)
     writable(out)
-    systems = context.obj.pop("protocol"), context.obj.pop("mechanism")
+    protocols = context.obj.pop("protocol")
+    mechanisms = context.obj.pop("mechanism")
     rounds = context.obj["rounds"]
     scenario = Scenario.of(**context.obj, malicious=0.0, partition="iid", eval_every=rounds)
     with opt.torch_threads(threads), status() as say:
-        report = probe(scenario, *systems, numbers, shadows, say)
+        report = probe(scenario, protocols, mechanisms, numbers, shadows, say)
     path = out / "membership.json"
     write_atomically(path, (json.dumps(dataclasses.asdict(report), indent=1) + "\n").encode())
     first = report.results[0]
@@ -129,14 +130,15 @@ def inversion(
     numbers = opt.parse_seeds(seeds)
     require("--images", images, images >= 1, ">= 1")
     writable(out)
-    systems = context.obj.pop("protocol"), context.obj.pop("mechanism")
+    protocols = context.obj.pop("protocol")
+    mechanisms = context.obj.pop("mechanism")
     scenario = Scenario.of(
         **context.obj,
         **{"clients": images, "per_round": images, "epochs": 1, "malicious": 0.0},
         **{"partition": "iid", "eval_every": context.obj["rounds"]},
     )
     with opt.torch_threads(threads), status() as say:
-        report = probe(scenario, *systems, numbers, steps, say)
+        report = probe(scenario, protocols, mechanisms, numbers, steps, say)
     caption = (
         f"{scenario.dataset}, {scenario.model}, round {scenario.rounds}; one local step on "
         f"{counted(scenario.batch_size, 'image')}, {steps} steps of Adam"

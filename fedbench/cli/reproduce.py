@@ -208,27 +208,22 @@ def sizes(exhibit: Exhibit, claims: Sequence[Claim], scale: str) -> Table | None
     claim = max(claims, key=lambda claim: exhibit.scenario(claim, "full").malicious)
     scenarios = [exhibit.scenario(claim, scale), exhibit.scenario(claim, "full")]
     here, paper = (size(scenario) for scenario in scenarios)
-    rows: list[tuple[str, Callable[[object], str]]] = [
-        ("samples", lambda x: f"{x:.0f}"),
-        ("steps", str),
-        ("total_steps", str),
-        ("half_malicious", lambda x: f"{x:.2g}"),
-        ("half_malicious_run", lambda x: f"{x:.2g}"),
-        ("operations", lambda x: f"{x:.2g}"),
+    rows = (
+        ("samples", ".0f", "training samples of a client"),
+        ("steps", "d", "local steps of a client in a round"),
+        ("total_steps", "d", "local steps over all rounds"),
+        ("half_malicious", ".2g", "P(malicious are half of a round)"),
+        ("half_malicious_run", ".2g", "P(such a round in a run)"),
+        ("operations", ".2g", "operations of training"),
+    )
+
+    def printed(numbers: object, name: str, form: str) -> str:
+        return "n/a" if numbers is None else format(getattr(numbers, name), form)
+
+    lines = [
+        Line([words, printed(here, name, form), printed(paper, name, form)])
+        for name, form, words in rows
     ]
-    words = {
-        "samples": "training samples of a client",
-        "steps": "local steps of a client in a round",
-        "total_steps": "local steps over all rounds",
-        "half_malicious": "P(malicious are half of a round)",
-        "half_malicious_run": "P(such a round in a run)",
-        "operations": "operations of training",
-    }
-
-    def printed(numbers: object, name: str, text: Callable[[object], str]) -> str:
-        return "n/a" if numbers is None else text(getattr(numbers, name))
-
-    lines = [Line([words[n], printed(here, n, text), printed(paper, n, text)]) for n, text in rows]
     columns = [Column(f"of {claim.name}", "left", wraps=True), Column(scale), Column("paper")]
     return Table(columns, lines)
 

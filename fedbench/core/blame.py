@@ -129,7 +129,7 @@ class Hook:
             raise self.wrong(f"raised {error_line(error)}{within(self.plugin, trace)}") from error
 
     def passes(self, error: BaseException) -> bool:
-        """Return whether an error is not the plug-in's fault: the user's to mend, or Ctrl-C.
+        """Return whether an error is raised as it is: a mistake of the user, or Ctrl-C.
 
         Where Ctrl-C is ignored, as in the workers of a sweep, only a plug-in interrupts.
         """

@@ -31,7 +31,7 @@ def runs(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def by_block(x: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
-    """Views ``(n, count, size)`` of ``x (n, d)``, one for each run of equal sizes."""
+    """Return the views ``(n, count, size)`` of ``x (n, d)``, one for each run of equal sizes."""
     counted = runs(sizes)
     parts = torch.split(x, [count * size for count, size in counted], dim=1)
     return [p.reshape(len(x), c, s) for p, (c, s) in zip(parts, counted, strict=True)]
@@ -46,13 +46,13 @@ def spread(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
 
 
 def block_sums(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """``(n, blocks)`` float64 sums of ``x (n, d)`` over each block."""
+    """Return ``(n, blocks)`` float64 sums of ``x (n, d)`` over each block."""
     parts = [part.sum(dim=2, dtype=torch.float64) for part in by_block(x, sizes)]
     return torch.cat(parts or [x.double()], dim=1)
 
 
 def block_norms(x: Tensor, sizes: tuple[int, ...], order: float = 2) -> Tensor:
-    """``(n, blocks)`` float64 norms of that order of each block of ``x (n, d)``."""
+    """Return ``(n, blocks)`` float64 norms of that order of each block of ``x (n, d)``."""
     norm = torch.linalg.vector_norm
     parts = [norm(part, order, dim=2, dtype=torch.float64) for part in by_block(x, sizes)]
     return torch.cat(parts or [x.double()], dim=1)
@@ -104,7 +104,7 @@ def _shifted(x: Tensor, by: list[int]) -> Tensor:
 
 
 def rotate(x: Tensor, seeds: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """``R x (n, d)``: shifted, times signs, then Hadamard's transform of each block.
+    """Return ``R x (n, d)``: shifted, times signs, then Hadamard's transform of each block.
 
     ``R`` is orthogonal, so norms and inner products stay, but it is only approximately a uniform
     rotation: a block is close to Gaussian where many of its coordinates carry its norm.
@@ -116,7 +116,7 @@ def rotate(x: Tensor, seeds: Tensor, sizes: tuple[int, ...]) -> Tensor:
 
 
 def unrotate(y: Tensor, seeds: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """``R^-1 y (n, d)``, the inverse of `rotate`."""
+    """Return ``R^-1 y (n, d)``, the inverse of `rotate`."""
     d = y.shape[1]
     seeds = seeds.cpu()  # read once
     return _shifted(_transformed(y, sizes) * signs(seeds, d, y.device).to(y), offsets(seeds, d))
@@ -160,6 +160,6 @@ def centroids(bits: int) -> Tensor:
 
 @cache
 def edges(bits: int) -> Tensor:
-    """``(2**bits - 1,)`` float32 borders of the cells, midway between their centroids."""
+    """Return ``(2**bits - 1,)`` float32 borders of the cells, midway between their centroids."""
     c = centroids(bits)
     return (c[1:] + c[:-1]) / 2

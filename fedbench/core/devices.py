@@ -14,22 +14,22 @@ from fedbench.core.errors import require
 
 
 def accelerated(device: torch.device) -> bool:
-    """Whether work on a device runs beside the CPU, which waits where it reads a result."""
+    """Return whether work on a device runs beside the CPU, which waits where it reads a result."""
     return device.type != "cpu"
 
 
 def replays_graphs(device: torch.device) -> bool:
-    """Whether launches on a device can be recorded as a graph; torch can do that on CUDA."""
+    """Return whether launches on a device can be recorded as a graph; torch can do that on CUDA."""
     return device.type == "cuda"
 
 
 def reads_pinned_memory(device: torch.device) -> bool:
-    """Whether a device copies to and from pinned memory of the CPU by itself; CUDA does."""
+    """Return whether a device copies to and from pinned memory of the CPU by itself; CUDA does."""
     return device.type == "cuda"
 
 
 def multiplies_in_tf32(device: torch.device) -> bool:
-    """Whether torch can have a device multiply float32 in TF32; a CUDA device it can."""
+    """Return whether torch can have a device multiply float32 in TF32; a CUDA device it can."""
     return device.type == "cuda"
 
 
@@ -62,7 +62,7 @@ def finish(device: torch.device) -> None:
 
 
 def now(device: torch.device | None = None) -> float:
-    """Seconds of the clock; with a device, when that has done what it was given.
+    """Return the seconds of the clock, after the device, if any, has finished its work.
 
     Whatever comes next is then not charged for what was launched before.
     """
@@ -72,7 +72,7 @@ def now(device: torch.device | None = None) -> float:
 
 
 def title(device: torch.device) -> str:
-    """Name of the accelerator as its driver gives it, or ``cpu``."""
+    """Return the name of the accelerator as its driver gives it, or ``cpu``."""
     if not accelerated(device):
         return device.type
     return str(torch.get_device_module(device).get_device_name(device))
@@ -95,10 +95,10 @@ def usable_memory(device: torch.device) -> int:
     if device.type != "cuda":
         return total
     free, _ = torch.cuda.mem_get_info(device)
-    held = torch.cuda.memory_allocated(device)
-    reusable = torch.cuda.memory_reserved(device) - held  # torch keeps it for what comes
+    allocated = torch.cuda.memory_allocated(device)
+    reusable = torch.cuda.memory_reserved(device) - allocated  # torch keeps it for what comes
     share = torch.cuda.get_per_process_memory_fraction(device)
-    return min(free + reusable, int(share * total) - held)
+    return min(free + reusable, int(share * total) - allocated)
 
 
 def share_with(processes: int) -> None:

@@ -17,7 +17,7 @@ _LONG_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){32}""")
 
 
 def writable(folder: Path) -> None:
-    """Raise `ConfigError` before hours of work if a folder cannot be written; leave it as is."""
+    """Raise `ConfigError`, before hours of work, for a folder that cannot be written."""
     absent: list[Path] = []
     try:
         absent = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]

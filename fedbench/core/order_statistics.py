@@ -62,7 +62,7 @@ def selector(n: int, ranks: range) -> tuple[tuple[int, int], ...]:
 
 
 def _network(x: Tensor, ranks: range) -> Tensor:
-    """These ranks of every column; no column holds a NaN. NumPy's calls cost less than torch's."""
+    """Return these ranks of every column by a sorting network, in NumPy, whose calls cost less."""
     spare, *rows = np.empty((len(x) + 1, x.shape[1]), dtype=x.numpy().dtype)
     for row, value in zip(rows, x.numpy(), strict=True):
         row[:] = value

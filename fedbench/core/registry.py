@@ -43,7 +43,7 @@ _LINK = re.compile(r"\+(?=[a-z])")  # not that of 1e+5
 
 @cache
 def _points(kind: str) -> dict[str, list[EntryPoint]]:
-    """Entry points by name; more than one where several packages claim a name."""
+    """Return the entry points by name; more than one where several packages claim a name."""
     if kind not in KINDS:
         raise UnknownPluginError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
     from importlib.metadata import entry_points  # `fedbench --help` does not wait for it
@@ -104,7 +104,7 @@ def plugins(kind: str) -> dict[str, type[Any]]:
 
 
 def is_plugin(kind: str, cls: Any) -> bool:
-    """Whether a class can be a plug-in of this kind, installed or not."""
+    """Return whether a class can be a plug-in of this kind, installed or not."""
     contract: type[Any] = resolve_name(CONTRACTS[kind])
     return isinstance(cls, type) and issubclass(cls, contract) and _is_frozen(cls)
 
@@ -178,7 +178,7 @@ def hold(kind: str, name: str, instance: Any) -> None:
 
 
 def is_here(kind: str, text: str) -> bool:
-    """Whether this process alone knows a plug-in, or a link of a chain of defenses."""
+    """Return whether this process alone knows a plug-in, or a link of a chain of defenses."""
     named = [part.partition(":")[0] for part in (links(text) if kind == "defense" else [text])]
     kinds = (kind, "prefilter") if kind == "defense" else (kind,)
     return any((each, name) in _HERE for each in kinds for name in named)
@@ -388,10 +388,10 @@ def load(kind: str, text: str) -> Any:
         raise ConfigError(f"--{kind} must be one printable line, got {text!r}")
     name, params = split(text, f"--{kind}")
     cls = plugin(kind, name)
-    held = _HERE.get((kind, name), cls)
-    if not isinstance(held, type):
+    registered = _HERE.get((kind, name), cls)
+    if not isinstance(registered, type):
         require(f"--{kind} {name}", params, not params, "without parameters, as one object is")
-        return held
+        return registered
     return made(kind, name, cls, expanded(kind, name, params))
 
 
@@ -436,7 +436,7 @@ def made(kind: str, name: str, cls: type[Any], params: Mapping[str, str]) -> Any
 
 
 def describe(name: str, instance: Any, *, every: bool = False) -> str:
-    """The text that `load` turns into an equal instance: parameters are written out.
+    """Return the text that `load` turns into an equal instance: parameters are written out.
 
     Those marked as `UNWRITTEN` are left out at their default, unless ``every`` one is asked for.
 

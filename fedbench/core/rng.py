@@ -72,7 +72,7 @@ def _uniform_blocks(seed: int, count: int, skip: int = 0) -> Iterator[tuple[slic
 
 @cache
 def _steps() -> Words:
-    """Return what the draws of a block add to the seed."""
+    """Return the multiples of gamma that the draws of a block add to the seed."""
     return np.arange(1, _BLOCK + 1, dtype=np.uint64) * np.uint64(_GAMMA)
 
 
@@ -91,7 +91,7 @@ def _word(name: str | int) -> int:
 
 @lru_cache(maxsize=64)
 def _words(names: tuple[str | int, ...], device: torch.device) -> Tensor:
-    """``(len(names),)`` int64 on the device: the hash of each name."""
+    """Return ``(len(names),)`` int64 on the device: the hash of each name."""
     words = np.array([_word(name) for name in names], dtype=np.uint64).view(np.int64)
     return sent(torch.from_numpy(words), device)
 
@@ -137,7 +137,7 @@ class _Quarters(torch.autograd.Function):
 
 
 def _quarters(words: Tensor) -> Tensor:
-    """``(..., 4 k)`` float32 of the 16-bit parts of ``(..., k)`` int64, the lowest first."""
+    """Return ``(..., 4 k)`` float32 of the 16-bit parts of ``(..., k)`` int64, the lowest first."""
     quarters: Tensor = _Quarters.apply(words)  # type: ignore[no-untyped-call]
     return quarters
 
@@ -233,7 +233,7 @@ class Key:
         return Key(siphash(self.seed, 0, [_word(name) for name in names]))
 
     def tensor(self, device: torch.device | str = "cpu") -> Tensor:
-        """The seed as an int64 tensor without dimensions, to be stacked over clients."""
+        """Return the seed as an int64 tensor without dimensions, to be stacked over clients."""
         if isinstance(self.seed, Tensor):
             return self.seed.to(device)
         return torch.full((), signed(self.seed), dtype=torch.int64, device=device)
@@ -432,7 +432,7 @@ def _entry(seeds: Callable[[], Sequence[Tensor]], i: int) -> Tensor:
 
 
 def seeds_of(keys: Sequence[Key], device: torch.device | str = "cpu") -> Tensor:
-    """``(n,)`` int64: the seeds of several keys, sent to the device in one copy."""
+    """Return ``(n,)`` int64: the seeds of several keys, sent to the device in one copy."""
     numbers = [key.seed for key in keys if isinstance(key.seed, int)]
     if len(numbers) < len(keys):
         return torch.stack([key.tensor(device) for key in keys])

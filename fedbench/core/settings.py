@@ -116,7 +116,7 @@ def _torch_modes() -> list[Setting]:
 
 
 def _torch_backends() -> list[Setting]:
-    """Attributes of parts of torch, as far as this version has them."""
+    """Return the attributes of parts of torch, as far as this version has them."""
     reduced = [f"allow_{form}_reduced_precision_reduction" for form in ("fp16", "bf16")]
     words = {
         "utils.deterministic": ["fill_uninitialized_memory"],

@@ -22,7 +22,7 @@ def tiles(*parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def finite_rows(x: Tensor) -> Tensor:
-    """``(n,)`` bool: rows of ``(n, ...)`` without NaN and infinity; integers have none.
+    """Return ``(n,)`` bool: rows of ``(n, ...)`` without NaN and infinity; integers have none.
 
     One pass over their norms, without a copy; rows whose squares overflow are looked at again.
     """
@@ -50,7 +50,7 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
 
 
 def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """``(k,)`` sums of ``x (n, k)`` over its rows, added up in ``dtype``."""
+    """Return ``(k,)`` sums of ``x (n, k)`` over its rows, added up in ``dtype``."""
     if x.dtype == torch.bool and not accelerated(x.device):
         sums = torch.zeros(x.shape[1], dtype=dtype)
         for some in torch.split(x.view(torch.uint8), 255):  # no more ones fit in a byte
@@ -63,7 +63,7 @@ def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def row_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """``(n,)`` sums of ``x (n, k)`` over its columns, added up in ``dtype``."""
+    """Return ``(n,)`` sums of ``x (n, k)`` over its columns, added up in ``dtype``."""
     if x.dtype == torch.bool and not accelerated(x.device):
         return torch.tensor([np.count_nonzero(row) for row in x.numpy()], dtype=dtype)
     out = torch.zeros(len(x), dtype=dtype, device=x.device)

@@ -10,7 +10,7 @@ _SIP = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279
 
 
 def signed(value: int) -> int:
-    """The 64 bits of ``value`` as an int64 of torch."""
+    """Return the 64 bits of ``value`` as an int64 of torch."""
     return value - (1 << 64) if value >> 63 else value
 
 

@@ -124,12 +124,12 @@ def download(name: str, path: Path) -> None:
 
 def _part(source: str, folder: str, part: str, keep: int | None) -> dict[str, Array]:
     """Return the first ``keep`` samples of the training or the test part."""
-    which: dict[str, Any] = {"train": part == "train"}
+    options: dict[str, Any] = {"train": part == "train"}
     if source == "SVHN":
-        which = {"split": part}
+        options = {"split": part}
     elif source == "EMNIST":
-        which["split"] = "balanced"
-    data = getattr(datasets(), source)(folder, download=True, **which)
+        options["split"] = "balanced"
+    data = getattr(datasets(), source)(folder, download=True, **options)
     x = np.asarray(data.data)
     y = data.labels if source == "SVHN" else data.targets
     if source == "SVHN":

@@ -135,7 +135,7 @@ class Data:
         return replace(self, origin=(name, self.identity))
 
     def is_named(self, name: str) -> bool:
-        """Whether this is the data set of that name, unchanged since it was loaded."""
+        """Return whether this is the data set of that name, unchanged since it was loaded."""
         return self.origin == (name, self.identity)
 
     def to(self, device: torch.device | str) -> Data:
@@ -164,7 +164,7 @@ CACHE = "~/.cache/fedbench"
 
 
 def data_folder() -> Path | None:
-    """Folder that ``FEDBENCH_DATA`` names; None if it is unset or empty."""
+    """Return the folder that ``FEDBENCH_DATA`` names; None if it is unset or empty."""
     named = os.environ.get("FEDBENCH_DATA")
     return Path(os.path.expanduser(named)) if named else None
 

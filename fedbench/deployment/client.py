@@ -84,7 +84,7 @@ class Client:
     def train(self, request: Request, samples: Samples, memory: bytes) -> tuple[Packet, bytes]:
         """Return the message to the server, and what this client keeps until its next round.
 
-        ``kept`` is what the last call returned; empty at first.
+        ``memory`` is what the last call returned for that; empty at first.
         """
         self._require_fit(samples)
         broadcast = self._read(request)

@@ -1,6 +1,5 @@
 """The task that an exported app starts with: digits among clients, and a small network."""
 
-import math
 from functools import lru_cache
 
 from fedbench.core.rng import Secret
@@ -34,8 +33,3 @@ def digits(number: int, clients: int, seed: int = 0) -> Samples:
     train = population.train[number]
     test = population.test[number]
     return Samples(data.floats(train), data.y[train], data.floats(test), data.y[test])
-
-
-def lenet_size() -> int:
-    """Return the number of parameters of `lenet`."""
-    return sum(math.prod(shape) for shape in lenet().shapes.values())

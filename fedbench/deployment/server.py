@@ -9,18 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench.api import Batches, ServerView, hooks
-from fedbench.core.rng import Key
-from fedbench.core.tiling import finite_rows
+from fedbench.api import ServerView, hooks
 from fedbench.core.trees import Tree
 from fedbench.deployment.client import Request
 from fedbench.deployment.draws import Rehearsed
 from fedbench.deployment.settings import Settings, require_fit
 from fedbench.experiment.forms import form_bytes
+from fedbench.experiment.record_builder import downlink_bits
+from fedbench.experiment.setup import finite_values
+from fedbench.experiment.stages import noised
 from fedbench.models.network import Network
 from fedbench.payload import Payload
 from fedbench.payload.packets import Packet
-from fedbench.privacy.clients import compress
+from fedbench.privacy.clients import untrained
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,9 @@ class Server:
         self.shared = settings.shared(network)
         require_fit(plugins, self.shared)
         self.draws = settings.draws
-        self.state: Any = self.protocol.init(self.shared)
-        self.rule: Any = None
-        self.noise: Any = self.mechanism.init()
+        self.server_state: Any = self.protocol.init(self.shared)
+        self.defense_state: Any = None
+        self.mechanism_state: Any = self.mechanism.init()
         self.sizes: dict[int, int] = {}
         self.agreed: dict[int, Tensor] = {}
         self.arrived: dict[int, int] = {}
@@ -69,7 +70,7 @@ class Server:
     def open(self, ids: Sequence[int], step: int) -> list[Request]:
         """Start a round; return what each of the clients ``ids`` is sent."""
         key = self.draws.server("broadcast", step)
-        sent = hooks.broadcast(self.protocol, self.shared, self.state, ids, key)
+        sent = hooks.broadcast(self.protocol, self.shared, self.server_state, ids, key)
         self.down = sent.encode()
         received, _ = type(sent).decode(self.down, sent.spec, self.shared.device)
         assert received is not None  # the server's own message is legal
@@ -93,53 +94,42 @@ class Server:
         legal = accepted.nonzero()[:, 0].tolist()
         self._remember([ids[row] for row in legal], received, step)
         view = self._view(ids, step).take(accepted)
-        if self.rule is None:
-            self.rule = self.defense.init(form.spec)
+        if self.defense_state is None:
+            self.defense_state = self.defense.init(form.spec)
         aggregate = None
         if self.defense.ready(view):
-            aggregate, self.rule = hooks.aggregate(self.defense, received, self.rule, view)
+            aggregate, self.defense_state = hooks.aggregate(
+                self.defense, received, self.defense_state, view
+            )
         self._step(received, aggregate, view)
         return Traffic(
             sent=len(ids),
             accepted=int(accepted.sum()),
             uplink_bits=sum(packet.bits for packet in arrived),
-            downlink_bits=sum(p.bits for p in self.down) * (len(asked) // max(len(self.down), 1)),
+            downlink_bits=downlink_bits(self.down, len(asked)),
         )
 
     def models(self, step: int) -> list[Tree]:
         """Return the deployed model, or the members of an ensemble, after a round."""
         key = self.draws.server("model", step)
         shapes = self.shared.network.shapes
-        model = hooks.model(self.protocol, shapes, self.shared, self.state, key)
+        model = hooks.model(self.protocol, shapes, self.shared, self.server_state, key)
         return [model] if isinstance(model, dict) else list(model)
 
     def _form(self, ids: Sequence[int]) -> Payload:
         """Return the form of a message, with what the server remembers of each client."""
-        nothing = torch.empty(0, self.protocol.trained(self.shared).d)
+        start = self.protocol.memory(self.shared)
         name = self.protocol.agreed
         if name is None or not ids:
-            return compress(self.protocol, self.shared, nothing, [], [], self.broadcast)[0]
-        rows = []
-        memories = []
-        for row, i in enumerate(ids):  # what each would send that took no step
-            sent = self.broadcast.take([row % len(self.broadcast)])
-            memory = self.protocol.memory(self.shared)
-            memory |= {name: self.agreed.get(i, memory[name])}
-            moved, after = self.protocol.local_update(
-                self.protocol.receive(self.shared, sent), Batches([]), no_step, Key(0), memory
-            )
-            rows.append(self.protocol.trained(self.shared).flatten(moved))
-            memories.append(after)
-        keys = [Key(0)] * len(ids)
-        return hooks.message(self.protocol, self.shared, torch.stack(rows), keys, memories)[0]
+            first = self.broadcast.take([0])
+            return untrained(self.protocol, self.shared, first, [start]).take([])
+        memories = [start | {name: self.agreed.get(i, start[name])} for i in ids]
+        return untrained(self.protocol, self.shared, self.broadcast, memories)
 
     def _remember(self, ids: Sequence[int], received: Payload, step: int) -> None:
-        if self.protocol.agreed is None:
-            return
-        values = received.values()
-        for i, row, finite in zip(ids, values, finite_rows(values).tolist(), strict=True):
-            if finite:
-                self.agreed[i] = row.clone()
+        if self.protocol.agreed is not None:
+            for i, row in finite_values(ids, received).items():
+                self.agreed[i] = row
                 self.arrived[i] = step
 
     def _view(self, ids: Sequence[int], step: int) -> ServerView:
@@ -157,19 +147,14 @@ class Server:
         )
 
     def _step(self, received: Payload, aggregate: Tensor | None, view: ServerView) -> None:
-        if aggregate is None:
-            if not self.mechanism.central:
-                return
-            aggregate = received.values().new_zeros(received.values().shape[1])
         noise = self.draws.central_noise(view.step)
-        aggregate, self.noise = hooks.on_aggregate(
-            self.mechanism, aggregate, received, view, noise, self.noise
+        aggregate, self.mechanism_state = noised(
+            self.mechanism, aggregate, received, view, noise, self.mechanism_state
         )
+        if aggregate is None:
+            return
         n = self.settings.per_round if self.mechanism.central else len(received)
         key = self.draws.server("server", view.step)
-        self.state = self.protocol.server_step(self.shared, self.state, aggregate, n, key)
-
-
-def no_step(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-    """Raise: a client without batches takes no step."""
-    raise AssertionError("a client without batches takes no step")
+        self.server_state = self.protocol.server_step(
+            self.shared, self.server_state, aggregate, n, key
+        )

@@ -24,7 +24,7 @@ def machine(device: torch.device) -> str:
 
 
 def processor() -> str:
-    """Name of the processor, as it reports itself."""
+    """Return the name of the processor, as it reports itself."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -32,12 +32,12 @@ def processor() -> str:
 
 
 def may_measure() -> bool:
-    """Whether measuring is allowed: not with ``FEDBENCH_PROBE=off``."""
+    """Return whether measuring is allowed: not with ``FEDBENCH_PROBE=off``."""
     return os.environ.get("FEDBENCH_PROBE") != "off"
 
 
 def folder() -> Path:
-    """Folder of the answers: ``fedbench/answers`` in the user's caches."""
+    """Return the folder of the answers: ``fedbench/answers`` in the user's caches."""
     return cache_folder("answers")
 
 

@@ -78,7 +78,7 @@ def places(resources: Mapping[str, float], cpus: int, gpus: float) -> int:
 
 
 def places_of(ray: Any, cpus: int, gpus: float) -> int:
-    """Number of such tasks that all nodes of the cluster hold together."""
+    """Return the number of such tasks that all nodes of the cluster hold together."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return sum(places(resources, cpus, gpus) for resources in alive)
 

@@ -38,7 +38,7 @@ class Geometry:
 
     @classmethod
     def of(cls, x: Tensor, weight: Tensor, stride: int, padding: int) -> Geometry:
-        """Geometry of ``x (B, C, H, W)`` and ``weight (O, C, h, w)``."""
+        """Return the geometry of ``x (B, C, H, W)`` and ``weight (O, C, h, w)``."""
         return cls(tuple(x.shape[1:]), tuple(weight.shape), stride, padding)
 
 
@@ -76,8 +76,8 @@ class Patches(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         columns = gradients[0].transpose(0, 1)
-        how = {"stride": ctx.stride, "padding": ctx.padding}
-        return F.fold(columns, ctx.image, ctx.kernel, **how), None, None, None, None
+        images = F.fold(columns, ctx.image, ctx.kernel, stride=ctx.stride, padding=ctx.padding)
+        return images, None, None, None, None
 
 
 def matrices(
@@ -127,7 +127,7 @@ class Forms:
 
 
 def geometries(network: Network) -> list[Geometry]:
-    """Geometry of each layer of a network, in order, without repetition."""
+    """Return the geometry of each layer of a network, in order, without repetition."""
     layers: dict[Geometry, None] = {}
 
     def note(

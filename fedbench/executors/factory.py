@@ -60,7 +60,7 @@ def remote_way(name: str) -> str | None:
 
 
 def require_one_place(name: str, isolate: bool) -> None:
-    """Raise `ConfigError` for a cluster whose processes would run plug-ins that are kept apart."""
+    """Raise `ConfigError` for a cluster with isolated plug-ins, which run on this machine."""
     fits = not isolate or remote_way(name) is None
     rule = "one of this machine with --isolate, whose plug-ins stay in processes here"
     require("--executor", name, fits, rule)
@@ -220,7 +220,7 @@ def measured(
 
 
 def seconds(executor: Executor, clients: Sequence[Client]) -> float:
-    """Seconds of wall clock that training takes, with the work of the device."""
+    """Return the seconds of wall clock that training takes, with the work of the device."""
     finish(executor.shared.device)
     start = time.perf_counter()
     updates: Tensor = executor.train(clients)[0]

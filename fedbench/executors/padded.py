@@ -25,7 +25,7 @@ Play = Callable[[Callable[[], None], int], None]
 
 
 class WalkedAlone(Exception):
-    """A protocol went through padded batches by itself, so that nothing masks what is padding."""
+    """Raised where a protocol goes through padded batches by itself: it would train on padding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +131,7 @@ def leaves(tree: object) -> list[Tensor]:
 
 
 def where_active(active: Tensor, after: Carried, before: Carried) -> Carried:
-    """Return what is after a step where a client was ``active``, else what was before it."""
+    """Return each client's values ``after`` a step if it was ``active``, else those ``before``."""
     form = pytree.tree_structure(after)
     pairs = zip(leaves(after), leaves(before), strict=True)
     chosen: Carried = pytree.tree_unflatten([torch.where(active, *pair) for pair in pairs], form)

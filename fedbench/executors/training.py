@@ -71,7 +71,7 @@ class Client:
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Mean cross-entropy of the samples whose label is not -1 (padding).
+    """Return the mean cross-entropy of the samples whose label is not -1 (padding).
 
     >>> x = torch.tensor([[0.0, 0.0], [5.0, 1.0]])
     >>> round(cross_entropy(x, torch.tensor([1, -1])).item(), 4)
@@ -109,7 +109,7 @@ class Schedule:
         return [rows for order in orders for rows in torch.split(order, self.batch_size)]
 
     def steps(self, count: int) -> int:
-        """Number of local steps of a client with ``count`` samples."""
+        """Return the number of local steps of a client with ``count`` samples."""
         return self.epochs * -(-count // self.batch_size)
 
 
@@ -173,11 +173,11 @@ class Executor(ABC):
         state: Any,
         view: ServerView,
     ) -> tuple[Tensor, Any]:
-        """Return what `hooks.aggregate` does of a streamed round, wherever it is computed."""
+        """Return the answer of `hooks.aggregate` in a streamed round, wherever it is computed."""
         return hooks.aggregate(rule, received, state, view)
 
     def begin(self, clients: Sequence[Client]) -> Callable[[], tuple[Trained, Made | None]]:
-        """Return what `exchange` will return, once it is called.
+        """Return a function that returns the answer of `exchange`.
 
         Clients that train elsewhere have begun to; here they begin when it is called.
         """
@@ -187,8 +187,8 @@ class Executor(ABC):
         """Return a client's batches in round ``number``, with their images changed by its key."""
         augmented = steps if self.augment is None else AugmentedSteps(steps, self.augment, key)
         network = self.shared.network
-        names = (network.weights, network.statistics)
-        return Batches(augmented, number, self.schedule.epochs, *names)
+        epochs = self.schedule.epochs
+        return Batches(augmented, number, epochs, network.weights, network.statistics)
 
     @cached_property
     def frozen(self) -> Tree:
@@ -260,7 +260,7 @@ class Executor(ABC):
             return network(parameters, x, step), step.statistics
 
     def each(self, tree: Tree, x: Tensor, y: Tensor, key: Key, *, frozen: Tree) -> Tree:
-        """Gradients of every sample's own loss, with a leading dimension of samples.
+        """Return the gradient of every sample's own loss, with a leading dimension of samples.
 
         All samples see the same draws (of a mask, say), as a batch would; padding has none. Not for
         networks with running statistics, which belong to a batch.
@@ -281,7 +281,7 @@ class Executor(ABC):
         return gradients
 
     def gradient(self, batch: Grad, pull: Pull, frozen: Tree) -> Gradient:
-        """Gradient that mechanisms and attacks wrap."""
+        """Return the gradient that mechanisms and attacks wrap."""
         each = partial(self.each, frozen=frozen)
         features = partial(self.features, frozen=frozen)
         losses = partial(self.losses, frozen=frozen)
@@ -309,7 +309,7 @@ def products(precision: Precision) -> Iterator[None]:
 
 
 def with_statistics(gradient: Tree, tree: Tree, statistics: Tree) -> Tree:
-    """Gradient of ``tree``, in which running statistics go down to where the step left them."""
+    """Return the gradient in which running statistics have their change in the step, negated."""
     return {
         name: (x - statistics[name]).detach() if name in statistics else gradient[name]
         for name, x in tree.items()
@@ -322,7 +322,7 @@ class Loop(Executor):
 
     @cached_property
     def last(self) -> bool:
-        """Whether a batch lies in memory channels last, and with it all that convolutions make.
+        """Whether batches, and so all activations, are laid out channels last.
 
         On a CPU that is faster unless convolutions, which reorder their weights for it, have more
         than a quarter of what a step saves; on an accelerator it is for bfloat16.

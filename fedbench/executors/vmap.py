@@ -94,7 +94,7 @@ class Stacked(training.Executor):
                 start += size
 
     def useful(self, steps: Sequence[int]) -> float:
-        """Share of the executed steps that clients need who take so many ``steps``."""
+        """Return the share of the executed steps that clients need who take so many ``steps``."""
         longest_first = sorted(steps, reverse=True)
         executed = 0
         start = 0
@@ -113,7 +113,7 @@ class Stacked(training.Executor):
         return self._fitting(self._footprint)
 
     def _fitting(self, client: int) -> int:
-        """Return how many clients fit, each of which takes so many bytes."""
+        """Return how many clients of so many bytes each fit into one launch."""
         return max(1, min(self.chunk, self._budget // client))
 
     @cached_property
@@ -132,7 +132,7 @@ class Stacked(training.Executor):
 
     @property
     def at_once(self) -> int:
-        """Number of clients that were asked for, or how many there are since memory ran out."""
+        """Number of clients of a launch: ``chunk``, or fewer since memory ran out."""
         return self.width if self.halved else self.chunk
 
     def halve(self, width: int) -> None:
@@ -196,9 +196,10 @@ class Stacked(training.Executor):
         seeds = seeds_of([client.key for client in clients], device)
         tree = stacked([client.tree for client in clients])
         memory = stacked([client.memory for client in clients])
-        inputs = (tree, (xs, ys), numbers[0], seeds, numbers[1], memory)
         with training.products(self.precision):
-            trained: tuple[Tensor, Memory] = torch.vmap(train)(*inputs)
+            trained: tuple[Tensor, Memory] = torch.vmap(train)(
+                tree, (xs, ys), numbers[0], seeds, numbers[1], memory
+            )
         return trained
 
     def _launched(self, clients: Sequence[training.Client], padded: bool) -> tuple[Tensor, Memory]:
@@ -241,7 +242,7 @@ class Recorded(Padded):
 
 
 def _same(thing: object) -> Hashable:
-    """Key that is equal for interchangeable things: by value where they have one."""
+    """Return a hashable key of an object: itself if it hashes, else its identity."""
     try:
         hash(thing)
     except TypeError:
@@ -250,7 +251,7 @@ def _same(thing: object) -> Hashable:
 
 
 def _wraps(wrap: training.WrapGrad) -> Hashable:
-    """Key of a wrapper; methods of two equal objects are the same, unlike in Python."""
+    """Return a key of a gradient wrapper, equal for the same method of two equal objects."""
     owner = getattr(wrap, "__self__", None)
     return _same(wrap) if owner is None else (getattr(wrap, "__func__", None), _same(owner))
 
@@ -264,7 +265,7 @@ def stacked(trees: Sequence[Tree]) -> Tree:
 
 
 def rows_of(tree: Tree, n: int) -> list[Tree]:
-    """Return the ``n`` trees that `stacked` would make this one of, as views."""
+    """Undo `stacked`: return the trees of ``n`` clients, as views."""
     rows = {name: leaf.unbind() for name, leaf in tree.items()}
     return [{name: leaf[i] for name, leaf in rows.items()} for i in range(n)]
 

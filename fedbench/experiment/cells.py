@@ -58,7 +58,7 @@ class Cell:
 
     @property
     def defended(self) -> str:
-        """`system`, whatever the adversary may see and when it acts: one clean run is of all."""
+        """`system` without what the adversary sees and when it acts, which a clean run has not."""
         varied = tuple(name for name in self.varied if name not in ADVERSARY)
         return dataclasses.replace(self, varied=varied).system
 
@@ -85,7 +85,7 @@ class Cell:
 
     @property
     def twin(self) -> Cell:
-        """The same run whose attack never begins: how often a clean model falls for its trigger."""
+        """Cell whose attack never begins: how often a clean model falls for its trigger."""
         never = {"attack_from": self.scenario.rounds, "attack_until": None, "attack_every": 1}
         return dataclasses.replace(self, scenario=self.scenario.model_copy(update=never))
 

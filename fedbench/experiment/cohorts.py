@@ -80,7 +80,7 @@ _availability = lru_cache(maxsize=8)(availability.parse)
 
 
 def share(scenario: Scenario) -> tuple[int, int]:
-    """Return the whole part of ``n m / N``, and the rest as a number of ``N``-ths.
+    """Return the whole part of ``n m / N``, and the remainder in units of ``1 / N``.
 
     It is the mean number of malicious rows in a round.
 
@@ -103,7 +103,7 @@ def declared(scenario: Scenario) -> int:
 
 
 def exceeds(scenario: Scenario, f: int) -> float:
-    """Chance that a round has more than ``f`` malicious rows, exactly.
+    """Return the chance that a round has more than ``f`` malicious rows, exactly.
 
     Their number is hypergeometric, under Poisson sampling binomial; stratified it is `share`,
     rounded down or up.
@@ -119,7 +119,7 @@ def exceeds(scenario: Scenario, f: int) -> float:
 
 
 def in_a_run(chance: float, rounds: int) -> float:
-    """Chance of at least one round of a kind in a run: ``1 - (1 - chance)^rounds``.
+    """Return the chance of at least one round of a kind in a run: ``1 - (1 - chance)^rounds``.
 
     >>> in_a_run(0.5, 2)
     0.75

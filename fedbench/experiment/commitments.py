@@ -61,7 +61,7 @@ def commit(
 
 
 def surface(state: RunState) -> dict[str, Any]:
-    """Return what a commitment covers of a state: its fields, and the digest of each memory.
+    """Return the part of a state that a commitment covers: fields, and a digest of each memory.
 
     Only the memories of a round's clients change, so those of a million others are not read again.
     Seconds are left out, which differ from machine to machine.

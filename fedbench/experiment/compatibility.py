@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedbench.adversary.threat_model import needs
-from fedbench.api import Chain, Defense, DpEvent, Knowledge, Protocol, Release, Traits
+from fedbench.api import Defense, DpEvent, Knowledge, Protocol, Release, Traits
+from fedbench.api.prefilter import links_of
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask, shown
 from fedbench.core.choices import SUMS
@@ -46,22 +47,20 @@ class Plugins:
         return [*files, *map(source_of, copied)]
 
     def described(self, kind: str, text: str) -> str:
-        """The text of a part of this kind with every parameter written out."""
+        """Return the text of a part of this kind with every parameter written out."""
         part = getattr(self, kind)
         if isinstance(part, StandIn):
             return part.text
         return registry.describe(registry.split(text)[0], part)
 
     def links(self) -> list[Any]:
-        """The prefilters and the rule, in the order in which rows go through them."""
-        isolated = isinstance(self.defense, IsolatedDefense)
-        links = list(self.defense.links) if isolated else [self.defense]
-        while isinstance(links[-1], Chain):
-            links[-1:] = [links[-1].first, links[-1].rule]
-        return links
+        """Return the prefilters and the rule, in the order in which rows go through them."""
+        if isinstance(self.defense, IsolatedDefense):
+            return list(self.defense.links)
+        return links_of(self.defense)
 
     def noises(self, scenario: Scenario) -> int:
-        """How many of protocol and mechanism release something that an accountant prices."""
+        """Return how many of protocol and mechanism release something that an accountant prices."""
         release = Release(1, 1, 1, 1, scenario.clients, scenario.per_round)
         kinds = (DpEvent, type(None))
         parts = (self.protocol, self.mechanism)
@@ -232,10 +231,10 @@ class Plugins:
             return
         hidden = scenario.sees == "hidden-sum"
         if self.mechanism.central or hidden:
-            what = "--sees hidden-sum" if hidden else f"--mechanism {scenario.mechanism}"
+            asked = "--sees hidden-sum" if hidden else f"--mechanism {scenario.mechanism}"
             raise Incompatible(
                 f"--availability {scenario.availability} must have rounds whose participants are "
-                f"seen, for no theorem covers rounds that lose some, got {what}; use --sees sum "
+                f"seen, for no theorem covers rounds that lose some, got {asked}; use --sees sum "
                 "and noise of the clients, or --availability none"
             )
 
@@ -259,19 +258,24 @@ def load_plugins(scenario: Scenario, load: Load = registry.load) -> Plugins:
     a plug-in or a parameter does not exist, or the parts do not fit each other.
     """
     protocol = registry.load("protocol", scenario.protocol)
-    rule = protocol.default_defense if scenario.defense == "own" else scenario.defense
-    typed = load("defense", rule)
+    text = _defense_text(scenario, protocol)
+    typed = load("defense", text)
     defense = ask(typed, "declared", Defense, cohorts.declared(scenario))
     plugins = Plugins(
         protocol=protocol,
         attack=load("attack", scenario.attack),
         defense=defense,
         mechanism=registry.load("mechanism", scenario.mechanism),
-        defense_name=registry.split(rule)[0],
+        defense_name=registry.split(text)[0],
         declares=defense != typed,
     )
     plugins.check(scenario)
     return plugins
+
+
+def _defense_text(scenario: Scenario, protocol: Protocol[Any]) -> str:
+    """Return the text of the server's rule: ``own`` is the protocol's default."""
+    return protocol.default_defense if scenario.defense == "own" else scenario.defense
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,8 +303,8 @@ class Resolution:
 def resolve(scenario: Scenario, load: Load = registry.load) -> Resolution:
     """Load everything that a scenario names, and write its defaults out."""
     plugins = load_plugins(scenario, load)
-    rule = plugins.protocol.default_defense if scenario.defense == "own" else scenario.defense
-    fields: dict[str, Any] = {"defense": plugins.described("defense", rule)}
+    text = _defense_text(scenario, plugins.protocol)
+    fields: dict[str, Any] = {"defense": plugins.described("defense", text)}
     for kind in ("protocol", "attack", "mechanism"):
         fields[kind] = plugins.described(kind, getattr(scenario, kind))
     parts = {}
@@ -318,10 +322,10 @@ def resolve(scenario: Scenario, load: Load = registry.load) -> Resolution:
 
 
 def counts_votes(scenario: Scenario) -> bool:
-    """True if the protocol's own rule is used, and with its server step counts votes."""
+    """Return whether the protocol's own rule is used, and with its server step counts votes."""
     protocol = registry.load("protocol", scenario.protocol)
-    rule = registry.split(scenario.defense)[0]
-    return protocol.votes and rule in ("own", protocol.default_defense)
+    name = registry.split(scenario.defense)[0]
+    return protocol.votes and name in ("own", protocol.default_defense)
 
 
 def is_alphabet(alphabet: Any) -> TypeGuard[type[Payload]]:

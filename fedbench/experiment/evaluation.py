@@ -88,7 +88,7 @@ def validation_accuracy(setup: Setup, server: Any) -> float | None:
 
 
 def is_evaluated(scenario: Scenario, step: int) -> bool:
-    """True for the rounds that read test data; the last one is always among them."""
+    """Return True for the rounds that read test data; the last one is always among them."""
     return (step + 1) % scenario.eval_every == 0 or step + 1 == scenario.rounds
 
 
@@ -154,9 +154,10 @@ def local_accuracies(
     for row, i in enumerate(ids if setup.scenario.local_models else ()):
         if malicious[row]:
             continue
-        messages = (broadcast.take([row % len(broadcast)]), honest.take([row]))
-        kinds = (dict, type(None))
-        model = hooks.ask(setup.plugins.protocol, "local_model", kinds, setup.shared, *messages)
+        received = broadcast.take([row % len(broadcast)])
+        sent = honest.take([row])
+        hook = hooks.Hook(setup.plugins.protocol, "local_model")
+        model = hook.returned((dict, type(None)), setup.shared, received, sent)
         if model is not None:
             part = [population.test[i]]
             score = score_models(setup.shared.network, fixed(model), population.data, part)

@@ -50,7 +50,7 @@ class Population:
     held_out: HeldOut | None = None  # None where clients draw without replacement
 
     def sizes(self, ids: Sequence[int]) -> Tensor:
-        """``(n,)`` float64, number of training samples of these clients."""
+        """Return ``(n,)`` float64, number of training samples of these clients."""
         return torch.tensor([len(self.train[i]) for i in ids], dtype=torch.float64)
 
     @property
@@ -60,7 +60,7 @@ class Population:
         return [len(self.train[i]) for i in ids]
 
     def of_benign(self, parts: Parts) -> list[Tensor]:
-        """Return those of the parts, one per client, whose client is not malicious."""
+        """Return the parts of the benign clients; ``parts`` has one for each client."""
         malicious = self.malicious[torch.arange(len(parts))].tolist()
         return [part for part, hostile in zip(parts, malicious, strict=True) if not hostile]
 

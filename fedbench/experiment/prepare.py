@@ -66,8 +66,8 @@ def prepare(
         shared = replace(shared, network=adapted(shared.network, adapter, key, where))
     population = populate(resolution, data, secret)
     examine(plugins.defense, scenario.per_round)
-    parts = (plugins.protocol, plugins.defense, shared)
-    if (why := ask(plugins.mechanism, "misfit", WHY, *parts)) is not None:
+    why = ask(plugins.mechanism, "misfit", WHY, plugins.protocol, plugins.defense, shared)
+    if why is not None:
         raise Incompatible(f"mechanism {registry.split(scenario.mechanism)[0]} {why}")
     if scenario.sees in SUMS and shared.statistics.d:
         raise Incompatible(

@@ -53,10 +53,9 @@ def traffic(
     accepted: Tensor,
     malicious: Tensor,
 ) -> dict[str, Any]:
-    """Fields of a round that count rows and bits of the packets that were sent.
+    """Return the fields of a round that count rows and bits of the packets that were sent.
 
-    ``up`` are the bits of each client's packet; ``down`` is one packet for all the clients that
-    were ``asked``, or one for each.
+    ``up`` are the bits of each client's packet; for ``down`` and ``asked`` see `downlink_bits`.
     """
     extra: int = hooks.ask(setup.plugins.mechanism, "message_bits", int)
     each = torch.tensor(up, dtype=torch.int64) + extra
@@ -67,8 +66,17 @@ def traffic(
         "rejected_malicious": int((~accepted & malicious).sum()),
         "uplink_bits": int(each.sum()),
         "benign_uplink_bits": int(each[~malicious].sum()),
-        "downlink_bits": sum(p.bits for p in down) * (asked // max(len(down), 1)),
+        "downlink_bits": downlink_bits(down, asked),
     }
+
+
+def downlink_bits(down: Sequence[Packet], asked: int) -> int:
+    """Return the bits that a server sends: ``down`` is a packet for all clients, or one for each.
+
+    >>> downlink_bits([Packet.raw(b"abc")], asked=2)
+    48
+    """
+    return sum(packet.bits for packet in down) * (asked // max(len(down), 1))
 
 
 def entropy_bits(honest: Payload, benign: Tensor) -> float | None:

@@ -182,7 +182,7 @@ class Remote(Executor):
         return updates.to(self.shared.device), on_device(memories, self.shared.device)
 
     def trained(self, clients: Sequence[Client], step: int | None = None) -> Trained:
-        """Return what `train` does: a process names the protocol, whose fault no lost node is."""
+        """Return what `train` does; the process where the protocol runs names its errors."""
         return self.train(clients)
 
     def exchange(self, clients: Sequence[Client]) -> tuple[Trained, Made | None]:
@@ -270,7 +270,7 @@ class Remote(Executor):
         return whole.to(self.shared.device), state
 
     def _load(self, clients: Sequence[Client]) -> Load | None:
-        """Return what travels of the clients, or None if a gradient is one that cannot."""
+        """Return the clients in the form that travels, or None if a gradient of theirs cannot."""
         if isinstance(clients, Cohort):
             trees = [clients.tree(row) for row in range(len(clients))]
             memories = [clients.memories.get(i) or None for i in clients.ids]
@@ -286,7 +286,7 @@ class Remote(Executor):
         return Load(clients[0].round, [client.tree for client in clients], own, given=given)
 
     def _way(self, client: Client) -> Any:
-        """Return what a process can make a client's `wrap_grad` of, or None.
+        """Return the values from which a process makes a client's `wrap_grad`, or None.
 
         That is nothing, or an attack's `Local`: a client that attacks complies with no mechanism.
         """
@@ -299,7 +299,7 @@ class Remote(Executor):
         return None
 
     def _ordered(self, load: Load, packets: bool) -> Ordered:
-        """Have chunks trained, and return what Ray calls their answers."""
+        """Submit the chunks of clients; return Ray's references to their answers."""
         n = len(load.trees)
         self._store(load.trees)
         size = min(self.chunk, -(-n // self.places))
@@ -348,7 +348,7 @@ class Remote(Executor):
             self.stored[name] = before[name]
 
     def _finished(self, given: dict[Any, T]) -> Iterator[tuple[T, str, Any]]:
-        """Yield what is noted of each task, its node and its bytes, as tasks finish."""
+        """Yield each task's note in ``given``, its node and its bytes, as tasks finish."""
         waiting = list(given)
         while waiting:
             (answer,), waiting = self.ray.wait(waiting)

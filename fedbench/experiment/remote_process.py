@@ -62,12 +62,12 @@ def worker_of(order: Any, arrays: Any) -> "Worker":
     torch.set_num_threads(1)
     given = decode(ray.get(order))
     scenario = Scenario.model_validate_json(given["scenario"])
-    options = (given["device"], given["executor"], given["chunk"])
     here = code_version()
     got = "other code of a plug-in" if here == given["code"] else here
     same = False
     try:
-        setup = prepare(scenario, *options, data=data_of(ray.get(arrays)))
+        data = data_of(ray.get(arrays))
+        setup = prepare(scenario, given["device"], given["executor"], given["chunk"], data)
         same = setup.id == given["id"]
     except ConfigError as error:
         got = str(error)

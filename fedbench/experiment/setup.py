@@ -86,7 +86,7 @@ class Setup:
         return attack
 
     def hostile(self, ids: Sequence[int], step: int) -> Tensor:
-        """``(n,)`` bool: clients whose messages are not honest ones in this round."""
+        """Return ``(n,)`` bool: clients whose messages are not honest ones in this round."""
         active = self.acts(step) and not self.plugins.attack.idle
         return self.population.malicious[ids] & torch.tensor(active)
 
@@ -273,9 +273,9 @@ class Setup:
             round=step,
         )
         updates, after = self.executor.trained([client], step)
-        sent, (kept,) = hooks.message(protocol, self.shared, updates, [key], after)
-        if kept:
-            memories[SERVER] = kept
+        sent, (memory,) = hooks.message(protocol, self.shared, updates, [key], after)
+        if memory:
+            memories[SERVER] = memory
             self.remember([SERVER], sent, memories)
         return sent
 
@@ -287,12 +287,16 @@ class Setup:
         A message whose values are not finite changes nothing at either end.
         """
         name = self.plugins.protocol.agreed
-        if name is None:
-            return
-        values = received.values()
-        for i, row, finite in zip(ids, values, finite_rows(values).tolist(), strict=True):
-            if finite:
-                memories[i] = memories[i] | {name: row.clone()}
+        if name is not None:
+            for i, row in finite_values(ids, received).items():
+                memories[i] = memories[i] | {name: row}
+
+
+def finite_values(ids: Sequence[int], received: Payload) -> dict[int, Tensor]:
+    """Return the `Payload.values` ``(k,)`` of each client, without rows that are not finite."""
+    values = received.values()
+    rows = zip(ids, values, finite_rows(values).tolist(), strict=True)
+    return {i: row.clone() for i, row, finite in rows if finite}
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from fedbench.adversary import threat_model
 from fedbench.adversary.training import train, trained_by
-from fedbench.api import Defense, ServerView, hooks
+from fedbench.api import Defense, Mechanism, ServerView, hooks
+from fedbench.core.blame import Hook
 from fedbench.core.choices import SUMS
+from fedbench.core.rng import Key
 from fedbench.executors.training import Client, Made, Trained
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
@@ -38,6 +40,16 @@ def send(setup: Setup, server: Any, ids: Sequence[int], step: int) -> tuple[list
     return packets, received
 
 
+def participants(
+    setup: Setup, asked: Sequence[int], broadcast: Payload, step: int
+) -> tuple[list[int], Payload]:
+    """Return the clients of a round that do not drop out, and what these received."""
+    places = setup.arriving(asked, step)
+    if len(broadcast) > 1:  # a message for each
+        broadcast = broadcast.take(places or [0])
+    return [asked[place] for place in places], broadcast
+
+
 def messages(
     setup: Setup,
     state: RunState,
@@ -50,7 +62,8 @@ def messages(
 ) -> tuple[Tensor, Payload]:
     """Protect and compress what was trained; return the updates ``(n, d)`` and ``n`` messages.
 
-    Messages that were ``made`` already, by the processes that train, are only protected.
+    Messages that were ``made`` already, by the processes that train, are only protected. The first
+    ones say what the rule's state is made of.
     """
     mechanism = setup.plugins.mechanism
     updates, memories = trained
@@ -60,13 +73,18 @@ def messages(
         updates, state.mechanism = protect_updates(
             mechanism, updates, idle, noise, complies, state.mechanism
         )
-        work = (setup.plugins.protocol, setup.shared, updates, setup.keys(ids, step), memories)
-        honest, remembered = compress(*work, broadcast)
+        keys = setup.keys(ids, step)
+        honest, remembered = compress(
+            setup.plugins.protocol, setup.shared, updates, keys, memories, broadcast
+        )
     else:
         honest = made.messages
         remembered = made.memories
     state.memories.update(zip(ids, remembered, strict=True))
-    return updates, protect_payload(mechanism, honest, noise, complies)
+    honest = protect_payload(mechanism, honest, noise, complies)
+    if state.defense is None:
+        state.defense = Hook(setup.plugins.defense, "init", step).returned(object, honest.spec)
+    return updates, honest
 
 
 def attack_context(
@@ -90,6 +108,7 @@ def attack_context(
     _, memories = trained
     keys = dict(zip(owned.rows.tolist(), setup.keys(owned.ids, view.step), strict=True))
     recruits, extra = setup.recruited(owned, clients, state.memories, honest, view.step)
+    worked = Counter() if recruits is None else Counter(recruited=extra)
     context = threat_model.AttackContext(
         honest=honest,
         updates=updates,
@@ -103,16 +122,22 @@ def attack_context(
         view=view,
         rehearse=partial(setup.rehearse, state.server, view.step),
         recruits=recruits,
-        worked=Counter() if recruits is None else Counter(recruited=extra),
+        worked=worked if part is None else part.worked,
         part=part,
     )
-    if part is not None:
-        context = dataclasses.replace(context, worked=part.worked)
     state.learned = threat_model.learn(attack, context, state.learned)
     if not attack.trains or not len(owned):
         return context
-    local = (owned, state.last_broadcast, view.step, state.learned, state.memories)
-    own, after = train(attack, setup.executor, clients, *local)
+    own, after = train(
+        attack,
+        setup.executor,
+        clients,
+        owned,
+        state.last_broadcast,
+        view.step,
+        state.learned,
+        state.memories,
+    )
     poisoned, remembered = hooks.message(protocol, setup.shared, own, list(keys.values()), after)
     for i, memory in zip(owned.ids, remembered, strict=True):
         if memory:
@@ -164,13 +189,34 @@ def defend(
     queried: bool,
     answer: Callable[..., tuple[Tensor, Any]] = hooks.aggregate,
 ) -> Tensor:
-    """``(k,)``: the defense's estimate of the honest mean; its state becomes the next one.
+    """Return ``(k,)``: the defense's estimate of the honest mean; its state becomes the next one.
 
     A state that is ``queried`` again, by `effect`, is copied first.
     """
     before = hooks.copied(defense, "aggregate", state.defense) if queried else state.defense
     aggregate, state.defense = answer(defense, received.copied(), before, view.copied())
     return aggregate
+
+
+def noised(
+    mechanism: Mechanism,
+    aggregate: Tensor | None,
+    received: Payload | FoldedMessages,
+    view: ServerView,
+    key: Key,
+    state: Any,
+) -> tuple[Tensor | None, Any]:
+    """Return the aggregate ``(k,)`` with central noise, and the mechanism's next state.
+
+    None for an aggregate of None, in a round that is skipped; but a mechanism that promised central
+    noise adds it there to zeros.
+    """
+    if aggregate is None:
+        if not mechanism.central:
+            return None, state
+        form = received.form if isinstance(received, FoldedMessages) else received
+        aggregate = form.values().new_zeros(form.values().shape[1])
+    return hooks.on_aggregate(mechanism, aggregate, received, view, key, state)
 
 
 def step_server(
@@ -180,20 +226,15 @@ def step_server(
     aggregate: Tensor | None,
     view: ServerView,
 ) -> None:
-    """Add central noise, and take the protocol's step; without an aggregate nothing moves.
-
-    A mechanism that promised central noise adds it to a skipped round's nothing, too.
-    """
-    mechanism = setup.plugins.mechanism
-    if aggregate is None:
-        if not mechanism.central:
-            return
-        form = received.form if isinstance(received, FoldedMessages) else received
-        aggregate = form.values().new_zeros(form.values().shape[1])
+    """Add central noise, and take the protocol's step; without an aggregate nothing moves."""
     step = view.step
-    aggregate, state.mechanism = hooks.on_aggregate(
-        mechanism, aggregate, received, view, setup.secret.key("mechanism", step), state.mechanism
+    noise = setup.secret.key("mechanism", step)
+    aggregate, state.mechanism = noised(
+        setup.plugins.mechanism, aggregate, received, view, noise, state.mechanism
     )
-    given = (aggregate, setup.announced(received), setup.secret.key("server", step))
+    if aggregate is None:
+        return
+    n = setup.announced(received)
+    key = setup.secret.key("server", step)
     protocol = setup.plugins.protocol
-    state.server = hooks.server_step(protocol, setup.shared, state.server, *given)
+    state.server = hooks.server_step(protocol, setup.shared, state.server, aggregate, n, key)

@@ -61,7 +61,7 @@ def needs_sums(setup: Setup) -> bool:
 
 
 def pairs(setup: Setup) -> str | None:
-    """Return what compares all pairs of messages whose distances fit in no memory, if any does."""
+    """Return which plug-in compares all pairs of messages, if these fit in no memory."""
     plugins = setup.plugins
     rule = plugins.defense
     if A_PAIR * setup.scenario.per_round**2 <= memory():
@@ -76,7 +76,7 @@ def pairs(setup: Setup) -> str | None:
 
 
 def obstacle(setup: Setup) -> str | None:
-    """Return what of a run needs all messages of a round, and what to do; None if nothing does."""
+    """Return which part of a run needs all messages of a round, and a remedy; or None."""
     plugins = setup.plugins
     scenario = setup.scenario
     attack = plugins.attack

@@ -30,7 +30,7 @@ from fedbench.adversary.metrics import (
 )
 from fedbench.adversary.threat_model import AttackContext, OwnedRows, Part
 from fedbench.api import Attack, ServerView
-from fedbench.core.blame import Hook, ask
+from fedbench.core.blame import ask
 from fedbench.core.devices import now
 from fedbench.core.tiling import all_finite, finite_rows
 from fedbench.core.trees import Tree
@@ -45,6 +45,7 @@ from fedbench.experiment.stages import (
     defend,
     heard_by_all,
     messages,
+    participants,
     remember,
     send,
     step_server,
@@ -166,7 +167,7 @@ class Stream:
 
     @property
     def colludes(self) -> bool:
-        """Whether one of the adversary's clients may read what others say."""
+        """Whether the adversary's clients read more than each its own message."""
         return threat_model.needs(self.attack).tier != "own"
 
     @property
@@ -232,7 +233,10 @@ class Stream:
             begun = after
 
     def honest(self, begun: Begun, remembers: bool = True) -> Honest:
-        """Return the messages of clients that train; what they keep is kept."""
+        """Return the honest messages of clients that train, once they have.
+
+        If it ``remembers``, the state has what the clients remember afterwards.
+        """
         setup = self.setup
         state = self.state
         rows = begun.rows
@@ -243,16 +247,13 @@ class Stream:
             trained, made = begun.exchanged()
         with span("compress"):
             idle = self.learned_nothing if len(self.broadcast) == 1 else self.idle(broadcast)
-            given = (ids, trained, made, idle, broadcast, self.step)
-            updates, payload = messages(setup, state, *given)
+            updates, payload = messages(
+                setup, state, ids, trained, made, idle, broadcast, self.step
+            )
         if not remembers:
             for i in ids:
                 del state.memories[i]
             state.memories.update(before)
-        if state.defense is None:
-            state.defense = Hook(setup.plugins.defense, "init", self.step).returned(
-                object, payload.spec
-            )
         view = self.view.take(torch.tensor(rows, dtype=torch.long)).asked(broadcast=broadcast)
         packets = made.packets if made is not None and made.messages is payload else None
         return Honest(rows, ids, begun.clients, trained, updates, payload, idle, view, packets)
@@ -260,7 +261,7 @@ class Stream:
     def send(
         self, part: Honest, packets: Sequence[Packet], shown: bool = False
     ) -> tuple[Payload, Tensor]:
-        """Send what some clients say, add up what arrives, and return that and what was accepted.
+        """Send packets of some clients, add up what arrives; return that, and who was accepted.
 
         Messages that arrive as the honest ones are added up once. If ``shown``, an adversary may
         read the honest ones.
@@ -331,7 +332,7 @@ class Stream:
         return KeptMessages(sums.form, ordered, self.setup.at_once or len(ordered))
 
     def benign(self, rows: Sequence[int], shown: bool) -> None:
-        """Train clients that are nobody's, and send their messages; ``shown`` to the adversary."""
+        """Train the benign clients and send their messages, if ``shown`` to the adversary, too."""
         for part in self.ahead(rows):
             self.send(part, part.encoded(), shown)
 
@@ -359,8 +360,9 @@ class Stream:
         sums = self.sums
         assert sums.seen is not None
         if self.attack.keeps:
-            packets = (sums.seen.form, sums.shown, self.setup.at_once or len(self.ids))
-            place = dataclasses.replace(place, kept=KeptMessages(*packets))
+            at_once = self.setup.at_once or len(self.ids)
+            kept = KeptMessages(sums.seen.form, sums.shown, at_once)
+            place = dataclasses.replace(place, kept=kept)
         received = self.broadcast.take([int(owned.rows[0]) % len(self.broadcast)])
         place = dataclasses.replace(place, heard=(owned.ids[0], received))
         nobody = self.context(self.honest(self.begin([])), owned.part([]), place)
@@ -370,9 +372,18 @@ class Stream:
 
     def context(self, part: Honest, owned: OwnedRows, place: Part) -> AttackContext:
         """Return what a part of the round looks like before the adversary moves."""
-        made = (part.updates, part.payload, part.idle)
-        given = (part.clients, part.trained, *made, owned, part.view)
-        return attack_context(self.setup, self.state, *given, place)
+        return attack_context(
+            self.setup,
+            self.state,
+            part.clients,
+            part.trained,
+            part.updates,
+            part.payload,
+            part.idle,
+            owned,
+            part.view,
+            place,
+        )
 
     def attacked(self, owned: OwnedRows, worked: Counter[str]) -> None:
         """Train the adversary's clients, and send what it makes of their messages."""
@@ -410,10 +421,7 @@ def play_streamed_round(setup: Setup, state: RunState, step: int) -> Round:
         asked = setup.sample(step)
         down, broadcast = send(setup, state.server, asked, step)
         state.server = ask(plugins.protocol, "heard", object, state.server, asked)
-        places = setup.arriving(asked, step)
-        ids = [asked[place] for place in places]
-        if len(broadcast) > 1:
-            broadcast = broadcast.take(places or [0])
+        ids, broadcast = participants(setup, asked, broadcast, step)
     malicious = setup.population.malicious[ids]
     owned = setup.owned(ids, step)
     view = setup.view(ids, broadcast, step, state.memories)
@@ -486,5 +494,6 @@ def folded_effect(
     if not sums.changed and all_finite([aggregate]):
         return NO_EFFECT | headers
     clean = clean_answer(setup.plugins.defense, honest, state, view, setup.executor.aggregate)
-    means = (sums.received.mean(weighted=True), sums.honest.mean(weighted=True))
-    return gains(aggregate, clean, *means) | headers
+    sent_mean = sums.received.mean(weighted=True)
+    honest_mean = sums.honest.mean(weighted=True)
+    return gains(aggregate, clean, sent_mean, honest_mean) | headers

@@ -73,8 +73,17 @@ def points(rows: Sequence[Row], view: View = PLAIN) -> list[SystemPoint]:
         sent += system.cost["downlink_bits"] if view.bits == "total" else 0
         sent = max(sent, 1e-4)  # zero has no logarithm
         epsilon = system.cost["epsilon"]
-        heights = (100 * row.accuracy, 100 * low, 100 * high)
-        out.append(SystemPoint(system, sent, *heights, without, epsilon))
+        out.append(
+            SystemPoint(
+                system=system,
+                bits=sent,
+                accuracy=100 * row.accuracy,
+                low=100 * low,
+                high=100 * high,
+                clean=without,
+                epsilon=epsilon,
+            )
+        )
     return out
 
 

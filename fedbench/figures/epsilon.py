@@ -60,16 +60,16 @@ def lines(rows: Sequence[Row]) -> list[NoiseLine]:
     for system in systems(rows):
         cell = system.shown.cell
         panel = quiet("protocol", cell.protocol)
-        rule = f"{cell.defense}{varied(cell)}"
+        defense = f"{cell.defense}{varied(cell)}"
         unnoised = cell.scenario.mechanism == "none"
         if system.cost.privacy is not None:
             noise = "noise of its own" if unnoised else quiet("mechanism", cell.scenario.mechanism)
-            priced.setdefault((panel, noise, rule), []).append(system)
+            priced.setdefault((panel, noise, defense), []).append(system)
         elif unnoised:
-            bare[panel, rule] = system
+            bare[panel, defense] = system
     return [
-        NoiseLine(panel, f"{noise} + {rule}", priced_systems, bare.get((panel, rule)))
-        for (panel, noise, rule), priced_systems in priced.items()
+        NoiseLine(panel, f"{noise} + {defense}", priced_systems, bare.get((panel, defense)))
+        for (panel, noise, defense), priced_systems in priced.items()
     ]
 
 

@@ -130,9 +130,9 @@ def craft(label: str, instance: Attack, honest: Rows, given: dict[str, Any]) -> 
     good = isinstance(m, int) and not isinstance(m, bool) and m >= 1
     require(f"{label}(m=)", m, good, "an integer >= 1")
     for name in ("memory", "notes"):
-        held = given.get(name)
-        if held is not None and not isinstance(held, MutableMapping):
-            raise ConfigError(f"{label}({name}=) must be a dict, got {shown(held)}")
+        value = given.get(name)
+        if value is not None and not isinstance(value, MutableMapping):
+            raise ConfigError(f"{label}({name}=) must be a dict, got {shown(value)}")
     x, form = forms.read(f"{label}(honest)", honest)
     b = len(x)
     own = x[[i % b for i in range(m)]]

@@ -205,8 +205,8 @@ class Codec:
             raise ConfigError(f"{label}(memory=) must be a dict, got {shown(memory)}")
         filled = {name: memory.get(name, blank) for name, blank in start.items()}
         for name, blank in start.items():
-            held = filled[name]
-            fits = isinstance(held, Tensor) and held.shape == blank.shape
+            value = filled[name]
+            fits = isinstance(value, Tensor) and value.shape == blank.shape
             require(f"{label}(memory=)", name, fits, "of this vector")
         return filled
 

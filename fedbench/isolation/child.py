@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench.api import Attack, AttackView, Chain, Defense, Gradient, Local, Oracle, ServerView
+from fedbench.api import Attack, AttackView, Defense, Gradient, Local, Oracle, ServerView
+from fedbench.api.prefilter import links_of
 from fedbench.core import errors, registry
 from fedbench.core.rng import Key
 from fedbench.isolation.files import open_no_data
@@ -62,7 +63,7 @@ class Guest:
             del arguments, data  # or the next call would find what this one was shown
 
     def fork(self) -> None:
-        """Have a fork answer the next call, and end as it does if it does not answer.
+        """Answer the next call in a fork, and end like the fork if it dies without an answer.
 
         It answers in a new thread: the old one would wait for OpenMP's, which a fork does not have.
         """
@@ -153,7 +154,7 @@ class Guest:
             "rows_needed": plugin.rows_needed(),
             "most_rows": plugin.most_rows(),
             "ready": type(plugin).ready is not Defense.ready,
-            "links": [origin(link) | traits_of(link) for link in chained(plugin)],
+            "links": [origin(link) | traits_of(link) for link in links_of(plugin)],
         }
 
     def on_wrap_grad(self, batch_size: int, local: Local) -> int | None:
@@ -230,14 +231,6 @@ def origin(plugin: Any) -> dict[str, Any]:
 def traits_of(rule: Any) -> dict[str, Any]:
     """Describe what a rule, or a link of a chain, is and assumes."""
     return {"traits": dataclasses.asdict(rule.traits()), "f": getattr(rule, "f", None)}
-
-
-def chained(rule: Any) -> list[Any]:
-    """Return the prefilters and the rule of a chain."""
-    links = [rule]
-    while isinstance(links[-1], Chain):
-        links[-1:] = [links[-1].first, links[-1].rule]
-    return links
 
 
 def end_with_parent() -> None:

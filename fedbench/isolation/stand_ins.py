@@ -116,13 +116,13 @@ class IsolatedAttack(StandIn, Attack):
         return images.to(xs.device), labels.to(ys.device)
 
     def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
-        """Return a gradient that goes there and back in each step; only `Loop` can follow it."""
+        """Return a gradient that the other process changes in each step; only for `Loop`."""
         device = next(iter(local.tree.values())).device
 
         def computed(part: str, tree: Tree, x: Tensor, y: Tensor, seed: int, *slope: Tensor) -> Any:
-            there = {name: leaf.to(device) for name, leaf in tree.items()}
+            ours = {name: leaf.to(device) for name, leaf in tree.items()}
             slopes = [values.to(device) for values in slope]
-            return getattr(grad, part)(there, x.to(device), y.to(device), Key(seed), *slopes)
+            return getattr(grad, part)(ours, x.to(device), y.to(device), Key(seed), *slopes)
 
         answers = {part: partial(computed, part) for part in DIFFERENTIATED}
         wrapped = self.keeping(
@@ -131,10 +131,9 @@ class IsolatedAttack(StandIn, Attack):
         assert wrapped is not None
 
         def gradient(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-            arguments = (wrapped.number, tree, x, y, key)
-            answer = self.child.call("gradient", *arguments, answers=answers)
-            there: Tree = self.child.checked("wrap_grad", answer, dict, "a gradient")
-            return {name: part.to(x.device) for name, part in there.items()}
+            answer = self.child.call("gradient", wrapped.number, tree, x, y, key, answers=answers)
+            changed: Tree = self.child.checked("wrap_grad", answer, dict, "a gradient")
+            return {name: part.to(x.device) for name, part in changed.items()}
 
         return gradient
 
@@ -145,8 +144,8 @@ class IsolatedAttack(StandIn, Attack):
     def learn(self, view: AttackView, learned: Tensor | None) -> Tensor | None:
         shown, rule, answers = self._shown(view)
         answer = self.child.call("learn", shown, rule, learned, form=view.own, answers=answers)
-        there: Tensor = self.child.checked("learn", answer, Tensor, "a tensor")
-        return there.to(view.updates.device)
+        result: Tensor = self.child.checked("learn", answer, Tensor, "a tensor")
+        return result.to(view.updates.device)
 
     def trigger(
         self, xs: Tensor, ys: Tensor, learned: Tensor | None = None

@@ -40,8 +40,8 @@ Race = tuple[Division, str]
 
 def find(path: Path) -> Path:
     """Return the board that a path belongs to, or raise a `ConfigError` if it is in none."""
-    whole = Path(os.path.normpath(path.absolute()))
-    for folder in (whole, *whole.parents):
+    absolute = Path(os.path.normpath(path.absolute()))
+    for folder in (absolute, *absolute.parents):
         if any(NUMBER.fullmatch(rules.stem) for rules in (folder / "rules").glob("*.toml")):
             return folder
     raise ConfigError(f"{path} must belong to a board, a folder with rules, got none; use --board")

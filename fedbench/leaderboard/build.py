@@ -172,8 +172,8 @@ def completed(entry: Entry, case: Case) -> Entry:
     seeds = [record.scenario.seed for record in case.clean]
     spent = price(case.records)
     stage = RankingStage(season=case.drawn.season, seeds=seeds, cells=cells, price=spent)
-    done = entry.model_copy(update={"ranking": stage})
-    return done.model_copy(update={"score": score(cells, done.epsilon)})
+    entry = entry.model_copy(update={"ranking": stage})
+    return entry.model_copy(update={"score": score(cells, entry.epsilon)})
 
 
 def worst(entry: Entry, count: int) -> tuple[str, ...]:

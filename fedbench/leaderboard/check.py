@@ -39,9 +39,9 @@ def check(target: Path, own_rules: bool = False) -> list[CheckedFile]:
     With ``own_rules`` they need not be those that were published.
     """
     board = boards.find(target)
-    whole = Path(os.path.normpath(target.absolute()))
-    whole = boards.owner(whole) or whole
-    if not whole.exists():
+    scope = Path(os.path.normpath(target.absolute()))
+    scope = boards.owner(scope) or scope
+    if not scope.exists():
         raise ConfigError(f"{target} must be an entry or a folder of a board, got nothing there")
     broken: dict[Path, str] = {}
     rules = versions(board, broken)
@@ -52,7 +52,7 @@ def check(target: Path, own_rules: bool = False) -> list[CheckedFile]:
     checked = [*_rules(board, rules, broken, own_rules), *_held_out(rules, attacks, wrong)]
     checked += drawn_wrong
     for path, content in contents.items():
-        if content is None or not path.is_relative_to(whole):
+        if content is None or not path.is_relative_to(scope):
             continue
         below = path.relative_to(board)
         if isinstance(content, RuleFinding):
@@ -60,13 +60,13 @@ def check(target: Path, own_rules: bool = False) -> list[CheckedFile]:
             continue
         # A name follows from its content, so none leads elsewhere.
         place = boards.place(board, content)
-        wrong = [] if path == place else [f"must be at {place.relative_to(board)} by its content"]
-        findings = _broken("path", wrong)
+        elsewhere = f"must be at {place.relative_to(board)} by its content"
+        findings = _broken("path", [] if path == place else [elsewhere])
         findings += _broken("path", _unlisted(path, content))
         findings += _broken("duplicate", _twice(board, path, content, entries))
         findings += checked_entry(path, content, rules, attacks, seasons)
         checked.append(CheckedFile(below, content, findings))
-    if whole == board and not any(errors(file.findings) for file in checked):
+    if scope == board and not any(errors(file.findings) for file in checked):
         checked += _pages(board)
     return checked
 
@@ -216,22 +216,22 @@ def checked_entry(
 
 
 def _after(path: Path, entry: Entry, case: Case, seasons: dict[str, Season]) -> list[RuleFinding]:
-    """Check what came after the entry was frozen: its ranking stage, and the replays of others."""
+    """Check the ranking stage of an entry, and the replays of others."""
     findings: list[RuleFinding] = []
     try:
-        whole = _claim(path, entry, list(case.records), case.rules, seasons)
+        claimed = _claim(path, entry, list(case.records), case.rules, seasons)
     except ConfigError as error:
         return [RuleFinding("records", "error", str(error))]
     stage = entry.ranking
     if stage is not None:
-        later, wrong = drawn_case(entry, case, whole.ranking, seasons)
+        later, wrong = drawn_case(entry, case, claimed.ranking, seasons)
         findings += _broken("season", wrong)
         listed = [member.digest for cell in stage.cells for member in cell.records]
-        findings += _broken("digest", _members(listed, whole.ranking))
+        findings += _broken("digest", _members(listed, claimed.ranking))
         if later is None or errors(findings):
             return findings
-        findings += [*_broken("one system", of_entry(entry, whole.ranking)), *judge(later)]
-        devices = {record.environment.device for record in whole.ranking} - {entry.device}
+        findings += [*_broken("one system", of_entry(entry, claimed.ranking)), *judge(later)]
+        devices = {record.environment.device for record in claimed.ranking} - {entry.device}
         findings += _broken(
             "device", [f"must be {entry.device!r} in both stages"] if devices else []
         )
@@ -244,9 +244,9 @@ def _after(path: Path, entry: Entry, case: Case, seasons: dict[str, Season]) -> 
     if entry.score != score(entry.scored, entry.epsilon):
         findings += _broken("numbers", ["score must follow from its cells, got another one"])
     for number, replay in enumerate(entry.replays, 1):
-        texts = list(_replayed(whole, number))
+        texts = list(_replayed(claimed, number))
         findings += _broken("replays", [f"replay {number} by {replay.by}: {x}" for x in texts])
-    if not errors(findings) and entry.status != (expected_status := status(whole)):
+    if not errors(findings) and entry.status != (expected_status := status(claimed)):
         text = f"must be {expected_status} by its replays, got {entry.status}"
         findings += _broken("status", [text])
     return findings

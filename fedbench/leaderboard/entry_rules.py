@@ -65,9 +65,9 @@ def record(case: Case) -> Iterator[str]:
             got = f"{len(run.rounds)} rounds and {run.parameters} parameters"
             yield f"{run.file_name}: must have {run.scenario.rounds} rounds, got {got}"
         else:
-            for what, result, expected in _told_twice(run):
+            for number, result, expected in _told_twice(run):
                 if result != expected:
-                    text = f"{what} must be {expected!r} by its rounds, got {result!r}"
+                    text = f"{number} must be {expected!r} by its rounds, got {result!r}"
                     yield f"{run.file_name}: {text}"
 
 
@@ -185,8 +185,8 @@ def one_environment(name: str, case: Case) -> Iterator[str]:
     """Require one code version and one device, since numbers of two are not paired."""
     values = sorted({getattr(r.environment, name) for r in case.records})
     if len(values) > 1:
-        what = "code version" if name == "fedbench" else name
-        yield f"all records must be of one {what}, got {some(values)}; play them again with one"
+        kind = "code version" if name == "fedbench" else name
+        yield f"all records must be of one {kind}, got {some(values)}; play them again with one"
 
 
 def data(case: Case) -> Iterator[str]:
@@ -254,8 +254,8 @@ def attacked(case: Case) -> Iterator[str]:
     for attack, runs in case.cells.items():
         idle = [r.scenario.seed for r in runs if not any(x.malicious for x in r.rounds)]
         if idle and not is_clean(attack):
-            which = case.called(attack)
-            yield f"{which} must have malicious clients in every run, got none with seeds {idle}"
+            called = case.called(attack)
+            yield f"{called} must have malicious clients in every run, got none with seeds {idle}"
 
 
 def name(case: Case) -> Iterator[str]:

@@ -214,9 +214,9 @@ def revealed(board: Path, rules: Mapping[int, Rules]) -> tuple[list[HeldOutAttac
 
 def overdue(version: int, rules: Rules, attacks: Sequence[HeldOutAttack]) -> Iterator[str]:
     """Yield the commitments of an older version whose attacks are not on the board."""
-    there = {attack.digest for attack in attacks}
+    on_the_board = {attack.digest for attack in attacks}
     for digest in rules.held_out.digests:
-        if digest not in there:
+        if digest not in on_the_board:
             yield f"the attack {digest[:12]}... is due since version {version + 1}: reveal it"
 
 

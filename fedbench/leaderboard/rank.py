@@ -118,7 +118,7 @@ def ranking(
     met = {i for pair in differences(values) for i in pair}
     if len(rivals) > 1:  # without common seeds there is nothing to compare
         rivals = {i: own for i, own in rivals.items() if i in met}
-        values = {i: by_seed for i, by_seed in values.items() if i in met}
+        values = {i: accuracies for i, accuracies in values.items() if i in met}
     better = surely_better(values, 1 - limits.confidence)
     least = resolution(values, 1 - limits.confidence)
     told_apart = least is None or math.isfinite(least)
@@ -141,10 +141,10 @@ def ranking(
 
 def _is_ranked(entry: Entry, limits: Limits) -> bool:
     """Tell if an entry has a rank: replayed, with both stages, and of a small epsilon."""
-    whole = entry.division == "open" or entry.ranking is not None
+    complete = entry.division == "open" or entry.ranking is not None
     epsilon = entry.score.epsilon
     small = epsilon is None or epsilon <= limits.epsilon
-    return limits.ranked and whole and small and entry.status in TRUSTED
+    return limits.ranked and complete and small and entry.status in TRUSTED
 
 
 def by_seed(entry: Entry, own: Score) -> dict[int, float]:
@@ -178,10 +178,9 @@ def surely_better(values: Mapping[int, Mapping[int, float]], level: float) -> se
 def resolution(values: Mapping[int, Mapping[int, float]], level: float) -> float | None:
     """Return the least difference that the seeds show in four of five cases; None for one entry.
 
-    It is infinite where there are so many pairs that no difference is sure.
-
-    It is for a pair whose differences spread as those of the middle pair, at the first and hardest
-    step of Holm's correction.
+    That is for a pair of entries whose differences have the median standard deviation of all pairs,
+    at the first and hardest step of Holm's correction. It is infinite where there are so many pairs
+    that no difference is sure.
     """
     pairs = list(differences(values).values())
     if not pairs:

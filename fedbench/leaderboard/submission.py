@@ -168,8 +168,8 @@ def complete(path: Path, records: Sequence[Record]) -> Submission:
     for rule in ("code", "device"):
         both = dataclasses.replace(case, records=[*claimed.records, *records])
         findings += [RuleFinding(rule, "error", text) for text in RULES[rule](both)]
-    done = None if errors(findings) else completed(claimed.entry, case)
-    return Submission(boards.find(path), records, findings, done, [])
+    entry = None if errors(findings) else completed(claimed.entry, case)
+    return Submission(boards.find(path), records, findings, entry, [])
 
 
 def _orphans(beside: Path, digests: set[str]) -> Iterator[Path]:

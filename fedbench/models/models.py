@@ -64,7 +64,8 @@ def batch_norm(x: Tensor, params: Tree, name: str, step: Step | None) -> Tensor:
         Ioffe and Szegedy, "Batch Normalization", ICML 2015, https://arxiv.org/abs/1502.03167,
         Algorithms 1 and 2.
     """
-    mean, var = params[f"{name}.mean"], params[f"{name}.var"].clamp_min(0)  # a client may forge it
+    mean = params[f"{name}.mean"]
+    var = params[f"{name}.var"].clamp_min(0)  # a client may forge it
     if step is not None:
         count = step.real.sum() * x.shape[2] * x.shape[3]
         share = step.real.to(x.dtype) / step.real.sum()
@@ -401,8 +402,16 @@ class LeNet5(Model):
         """Build the network; images under 16 x 16, too small for it, are padded."""
         _require(self, image, classes, 4, "for its 2 pools")
         padding = 0 if min(image[1:]) >= 16 else 2
-        rates = (self.conv_dropout, self.dense_dropout)
-        return DropoutNet(image, (32, 64), padding, 512, classes, *rates, start=self.init)
+        return DropoutNet(
+            image=image,
+            convs=(32, 64),
+            padding=padding,
+            hidden=512,
+            classes=classes,
+            conv_dropout=self.conv_dropout,
+            dense_dropout=self.dense_dropout,
+            start=self.init,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

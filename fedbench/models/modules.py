@@ -383,12 +383,12 @@ class ModuleNet(Network):
         return () if self._last is None else super().head_names
 
     def fan_in(self, name: str) -> int:
-        """Number of inputs that one output of a weight sums."""
+        """Return the number of inputs that one output of a weight sums."""
         shape = self.table[name]
         return math.prod(shape[1:]) if len(shape) > 1 else 1
 
     def fan_out(self, name: str) -> int:
-        """Number of outputs of a weight that one input goes into."""
+        """Return the number of outputs of a weight that one input goes into."""
         shape = self.table[name]
         return math.prod(shape) // shape[1] if len(shape) > 1 else 1
 

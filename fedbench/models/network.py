@@ -148,11 +148,11 @@ class Network(ABC):
         """Return every parameter before training."""
 
     def fan_in(self, name: str) -> int:
-        """Number of inputs that one output of a weight layer sums."""
+        """Return the number of inputs that one output of a weight layer sums."""
         return math.prod(self.shapes[name][1:])
 
     def fan_out(self, name: str) -> int:
-        """Number of outputs of a weight layer that one input goes into."""
+        """Return the number of outputs of a weight layer that one input goes into."""
         return math.prod(self.shapes[name]) // self.shapes[name][1]
 
 

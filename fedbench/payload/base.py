@@ -226,7 +226,7 @@ class Payload(ABC):
 
 
 def joined(payloads: Sequence[Payload]) -> Payload:
-    """Return the messages of payloads of one form, in their order, where the first ones are."""
+    """Return the messages of payloads of one form in one payload, on the device of the first."""
     first, *others = payloads
     if not others:
         return first
@@ -257,11 +257,13 @@ def identical(a: Payload, b: Payload) -> bool:
         return False
     theirs = b._tensors()
     pairs = [(x, theirs[name]) for name, x in a._tensors().items()]
-    there = [(x, y) for x, y in pairs if accelerated(x.device)]
-    if any(x.shape != y.shape for x, y in there):
+    elsewhere = [(x, y) for x, y in pairs if accelerated(x.device)]
+    if any(x.shape != y.shape for x, y in elsewhere):
         return False
     alike = all(_equal(x, y) for x, y in pairs if not accelerated(x.device))
-    return alike and (not there or bool(torch.stack([(x == y).all() for x, y in there]).all()))
+    if not alike or not elsewhere:
+        return alike
+    return bool(torch.stack([(x == y).all() for x, y in elsewhere]).all())  # one wait for all
 
 
 def _equal(x: Tensor, y: Tensor) -> bool:

@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -12,13 +12,31 @@ from fedbench.core.blocks import spread
 from fedbench.core.rng import Key
 from fedbench.core.tiling import row_sums
 from fedbench.payload import packets as wire
-from fedbench.payload.base import Spec, require_form
+from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.packed_rows import PackedBits
 from fedbench.payload.packets import Packet, Part
 
 Noise = Literal["uniform", "gaussian", "bernoulli"]
 
 SMALLEST = 1e-8  # no noise is closer to 0
+
+
+def bits_of(messages: Payload) -> Tensor:
+    """Return the bits ``(n, d)`` bool of signs or masks, whatever a bit stands for."""
+    assert isinstance(messages, PackedBits)
+    bits: Tensor = getattr(messages, messages.packed_field)
+    return bits
+
+
+def with_bits(messages: Any, bits: Tensor) -> Any:
+    """Return signs or masks with these ``bits (d,)`` or ``(n, d)``, and all else unchanged."""
+    field = messages.packed_field
+    return dataclasses.replace(messages, **{field: bits.expand(len(messages), -1).clone()})
+
+
+def has_bits_alone(form: Payload) -> bool:
+    """Return whether messages of this form are bits, and nothing else beside them."""
+    return isinstance(form, BinaryMasks | SignBits) and form.bounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,10 +110,12 @@ class ScaledSigns(PackedBits):
 
     @classmethod
     def read_row(cls, packet: Packet, spec: Spec) -> Self:
-        (d,), (b,), (p,) = spec["positive"], spec["scales"], spec["rest"]
+        (d,) = spec["positive"]
+        (b,) = spec["scales"]
+        (p,) = spec["rest"]
         scales, rest, data = wire.split(packet, [32 * b, 32 * p, d])
-        floats = wire.floats_of(scales), wire.floats_of(rest)
-        return cls(wire.packed_bits(data), *floats, spec["sizes"])
+        positive = wire.packed_bits(data)
+        return cls(positive, wire.floats_of(scales), wire.floats_of(rest), spec["sizes"])
 
 
 def mask_entropy(mask: Tensor) -> Tensor:
@@ -166,7 +186,8 @@ class BinaryMasks(PackedBits):
 
     @classmethod
     def read_row(cls, packet: Packet, spec: Spec) -> Self:
-        (d,), (p,) = spec["mask"], spec["rest"]
+        (d,) = spec["mask"]
+        (p,) = spec["rest"]
         rest, data = wire.cut(packet, 4 * p)
         mask = wire.packed_bits(wire.decode_packed(data, d))
         return cls(mask, wire.floats_of(rest), spec["signed"])
@@ -268,8 +289,15 @@ class NoiseMasks(PackedBits):
 
     @classmethod
     def read_row(cls, packet: Packet, spec: Spec) -> Self:
-        (d,), (p,) = spec["mask"], spec["rest"]
+        (d,) = spec["mask"]
+        (p,) = spec["rest"]
         seed, rest, data = wire.cut(packet, 8, 4 * p)
         mask = wire.packed_bits(wire.decode_packed(data, d))
-        form = spec["noise"], spec["magnitude"], spec["signed"]
-        return cls(mask, wire.seeds_of(seed), wire.floats_of(rest), *form)
+        return cls(
+            mask,
+            wire.seeds_of(seed),
+            wire.floats_of(rest),
+            spec["noise"],
+            spec["magnitude"],
+            spec["signed"],
+        )

@@ -54,7 +54,8 @@ class FewValues(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        (d,), coded = spec["x"], spec["coded"]
+        (d,) = spec["x"]
+        coded = spec["coded"]
         head, data = cut(packet, 2)
         count = int.from_bytes(head.tobytes(), "little")
         if count:

@@ -148,7 +148,8 @@ class MixtureVectors(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        (k,), (d,) = spec["r"], spec["x"]
+        (k,) = spec["r"]
+        (d,) = spec["x"]
         r, x = split(packet, [32 * k, 32 * d])
         row = cls(floats_of(r), floats_of(x))
         row.check()

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedbench.core.copies import sent
 from fedbench.core.tiling import column_sums, tiles
 from fedbench.payload.base import Payload
-from fedbench.payload.bits import BinaryMasks, SignBits
+from fedbench.payload.bits import BinaryMasks, bits_of, has_bits_alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class FoldedMessages:
         form = messages.take([])
         alike = bool((weights == 1).all())
         if has_bits_alone(messages) and alike:
-            ones = column_sums(_bits(messages), torch.int32).to(torch.float64)
+            ones = column_sums(bits_of(messages), torch.int32).to(torch.float64)
             total = 2 * ones - len(messages) if _signed(messages) else ones
             return cls(form, len(messages), total, float(len(messages)))
         x = messages.values()
@@ -117,7 +117,7 @@ class FoldedMessages:
 
     def ones(self) -> Tensor:
         """Return how many of the messages say 1, ``(d,)`` float64; of masks and signs only."""
-        d = _bits(self.form).shape[1]
+        d = bits_of(self.form).shape[1]
         return (self.total[:d] + self.count) / 2 if _signed(self.form) else self.total[:d]
 
     def bits_as_values(self, bits: Tensor) -> Tensor:
@@ -128,16 +128,6 @@ class FoldedMessages:
 
 def _both(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     return None if first is None or second is None else first + second
-
-
-def has_bits_alone(form: Payload) -> bool:
-    """Return whether messages of this form are bits, and nothing else beside them."""
-    return isinstance(form, BinaryMasks | SignBits) and form.bounded
-
-
-def _bits(messages: Payload) -> Tensor:
-    assert isinstance(messages, BinaryMasks | SignBits)
-    return messages.positive if isinstance(messages, SignBits) else messages.mask
 
 
 def _signed(messages: Payload) -> bool:

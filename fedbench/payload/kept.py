@@ -202,6 +202,14 @@ class KeptMessages:
         return torch.full_like(mean, torch.nan) if spoilt else mean  # as `mixed_rows` has it
 
 
+Rows = Tensor | KeptMessages  # ``(n, k)``, or messages whose rows are decoded where they are read
+
+
+def tiles_of(x: Rows, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Cut rows and vectors ``(k,)`` into the same few columns, see `fedbench.core.tiling.tiles`."""
+    return x.tiles(*vectors) if isinstance(x, KeptMessages) else tiles(x, *vectors)
+
+
 def mixed_rows(shares: Tensor, x: Tensor, finite: Tensor) -> Tensor:
     """Return real rows ``(m, t)``, each of these ``shares (m, n)`` of the rows of ``x (n, t)``.
 

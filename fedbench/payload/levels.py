@@ -54,7 +54,7 @@ def scales_of(x: Tensor, lengths: tuple[int, ...], norm: Norm) -> Tensor:
 
 
 def histograms(levels: Tensor, top: int) -> Tensor:
-    """``(n, 2 top + 1)`` int64 on the CPU: how often each of ``-top .. top`` is in a row.
+    """Return ``(n, 2 top + 1)`` int64 on the CPU: how often each of ``-top .. top`` is in a row.
 
     On a CPU row by row, which needs less memory; elsewhere all at once, which is read once.
 
@@ -159,9 +159,20 @@ class Levels(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        (d,), (count,), (p,), top = spec["levels"], spec["scales"], spec["rest"], spec["top"]
+        (d,) = spec["levels"]
+        (count,) = spec["scales"]
+        (p,) = spec["rest"]
+        top = spec["top"]
         scales, rest, data = cut(packet, 4 * count, 4 * p)
         decode = decode_elias if spec["code"] == "elias" else decode_entropy
         levels = torch.from_numpy(decode(data, d, top).astype(np.int16))[None]
-        form = top, spec["sizes"], spec["bucket"], spec["norm"], spec["code"]
-        return cls(levels, floats_of(scales), floats_of(rest), *form)
+        return cls(
+            levels,
+            floats_of(scales),
+            floats_of(rest),
+            top,
+            spec["sizes"],
+            spec["bucket"],
+            spec["norm"],
+            spec["code"],
+        )

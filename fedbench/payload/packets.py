@@ -125,8 +125,8 @@ def floats_of(data: Bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(data.tobytes(), dtype="<f4").astype(np.float32))[None]
 
 
-def behind(mask: Tensor, x: Tensor) -> Tensor:
-    """Return ``(1, k)`` of ``x (1, d)`` where ``mask (1, d)`` is 1: torch's own way is slow."""
+def entries_at(mask: Tensor, x: Tensor) -> Tensor:
+    """Return the entries ``(1, k)`` of ``x (1, d)`` where ``mask (1, d)`` is 1, by NumPy."""
     return torch.from_numpy(np.compress(mask[0].numpy(), x[0].numpy()))[None]
 
 
@@ -143,17 +143,20 @@ def seeds_of(data: Bytes) -> Tensor:
 
 
 def packed_bits(data: Bytes) -> Tensor:
-    """Return these bytes, which pack the bits of one message, as a row ``(1, bytes)`` uint8."""
+    """Return the packed bits of one message as a row ``(1, bytes)`` uint8."""
     return torch.from_numpy(data.copy())[None]
 
 
-def bits_of(data: Bytes, count: int) -> Tensor:
+def unpacked_bits(data: Bytes, count: int) -> Tensor:
     """Return the row ``(1, count)`` bool that these bytes pack, the highest bit first."""
     return torch.from_numpy(np.unpackbits(data, count=count).astype(np.bool_))[None]
 
 
 def cut(packet: Packet, *lengths: int) -> list[Bytes]:
-    """Return the first parts of a packet, of these bytes, and the rest; it may not be shorter."""
+    """Cut parts of so many bytes off a packet; return them, then what is left of it.
+
+    `IllegalPayloadError` if the packet is shorter.
+    """
     data = np.frombuffer(packet.data, dtype=np.uint8)
     if len(data) < sum(lengths):
         raise IllegalPayloadError(f"a message must have {sum(lengths)} bytes, got {len(data)}")

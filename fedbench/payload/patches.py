@@ -50,7 +50,7 @@ class Patch(Payload):
 
     @classmethod
     def of(cls, sent: Payload, d: int) -> Self:
-        """Return one decoded message as a patch of zeros, until the server adds what it knows."""
+        """Return a decoded message as a patch of zeros, in place of what the server remembers."""
         fields = {field.name: getattr(sent, field.name) for field in dataclasses.fields(sent)}
         fields["remembered"] = torch.zeros(1, d)
         return cls(**fields)
@@ -148,7 +148,9 @@ class CoordinatedPatches(Patch):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        (width,), (p,), d = spec["entries"], spec["rest"], spec["d"]
+        (width,) = spec["entries"]
+        (p,) = spec["rest"]
+        d = spec["d"]
         entries, rest = wire.split(packet, [32 * width, 32 * p])
         blank = torch.zeros(1, d)
         floats = wire.floats_of

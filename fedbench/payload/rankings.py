@@ -132,8 +132,8 @@ def all_distinct(edges: Tensor, size: int) -> Tensor:
     places = edges.clamp(0, max(size - 1, 0)).to(torch.int64)
     # Equal places are told apart by their number: all writes are True, in whatever order.
     scatter_distinct(named, 1, places, torch.ones_like(places, dtype=torch.bool))
-    there = ((edges >= 0) & (edges < size)).all(dim=1)
-    return there & (named.sum(dim=1, dtype=torch.int32) == count)
+    in_range = ((edges >= 0) & (edges < size)).all(dim=1)
+    return in_range & (named.sum(dim=1, dtype=torch.int32) == count)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.rng import Key
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.bits import BinaryMasks, SignBits
+from fedbench.payload.bits import BinaryMasks, SignBits, bits_of, has_bits_alone
 from fedbench.payload.packets import Packet, Part, code_residues, decode_residues
 
 LARGEST = 2**24  # modulus for which float32 still holds all `values`
@@ -67,7 +67,8 @@ class Residues(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        (d,), modulus = spec["x"], spec["modulus"]
+        (d,) = spec["x"]
+        modulus = spec["modulus"]
         x = decode_residues(packet, d, modulus)
         return cls(torch.from_numpy(x)[None], modulus, spec["coins"])
 
@@ -106,17 +107,13 @@ def summands(payload: Payload, n: int) -> Residues:
     """
     if isinstance(payload, Residues):
         return payload
-    if isinstance(payload, SignBits):
-        bits = payload.positive
-    elif isinstance(payload, BinaryMasks) and payload.rest.shape[1] == 0:
-        bits = payload.mask
-    else:
+    if not has_bits_alone(payload):
         floats = " with floats beside" if isinstance(payload, BinaryMasks) else ""
         raise IllegalPayloadError(
             "messages in a secure sum must be masks, signs or residues alone, "
             f"got {type(payload).__name__}{floats}; use --sees messages"
         )
-    return Residues(bits.to(torch.int32), max(n, 1) + 1, 1)
+    return Residues(bits_of(payload).to(torch.int32), max(n, 1) + 1, 1)
 
 
 def masked_packets(numbers: Residues, key: Key) -> list[Packet]:

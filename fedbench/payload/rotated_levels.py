@@ -133,7 +133,10 @@ class RotatedLevels(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        (d,), (p,), bits, block = spec["levels"], spec["rest"], spec["bits"], spec["block"]
+        (d,) = spec["levels"]
+        (p,) = spec["rest"]
+        bits = spec["bits"]
+        block = spec["block"]
         sizes = block_sizes(d, block)
         levels = np.zeros(d, dtype=np.uint8)
         where = positions(sizes, bits).items()
@@ -141,9 +144,14 @@ class RotatedLevels(Payload):
         seed, scales, rest, *coded = wire.split(packet, [64, 32 * len(sizes), 32 * p, *lengths])
         for (width, index), data in zip(where, coded, strict=True):
             levels[index] = wire.unpack(data, len(levels[index]), width)
-        floats = {"scales": wire.floats_of(scales), "rest": wire.floats_of(rest)}
-        row = torch.from_numpy(levels)[None]
-        return cls(row, seeds=wire.seeds_of(seed), bits=bits, block=block, **floats)
+        return cls(
+            torch.from_numpy(levels)[None],
+            scales=wire.floats_of(scales),
+            seeds=wire.seeds_of(seed),
+            rest=wire.floats_of(rest),
+            bits=bits,
+            block=block,
+        )
 
     def _widths(self) -> Tensor:
         return sent(widths(self.sizes, self.bits), self.levels.device)

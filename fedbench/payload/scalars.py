@@ -73,7 +73,8 @@ class Scalars(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        (k,), most = spec["x"], spec["most"]
+        (k,) = spec["x"]
+        most = spec["most"]
         if not paired(k, most):
             (data,) = wire.split(packet, [32 * k])
             row = cls(wire.floats_of(data), most)

@@ -76,13 +76,15 @@ class SparseVectors(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        (width,), (p,), d = spec["indices"], spec["rest"], spec["d"]
+        (width,) = spec["indices"]
+        (p,) = spec["rest"]
+        d = spec["d"]
         if spec["coded"]:
             entries, rest, data = wire.cut(packet, 4 * width, 4 * p)
             bitmap = wire.decode_bits(data, d)
         else:
             entries, rest, data = wire.split(packet, [32 * width, 32 * p, d])
-            bitmap = wire.bits_of(data, d)[0].numpy()
+            bitmap = wire.unpacked_bits(data, d)[0].numpy()
         index = np.flatnonzero(bitmap)
         if len(index) != width:
             raise IllegalPayloadError(f"a sparse vector must keep {width} of {d}, got {len(index)}")
@@ -144,7 +146,8 @@ class SeededSparse(Payload):
 
     def nearest(self, values: Tensor) -> Self:
         """Return the values at the chosen coordinates."""
-        x, rest = values[:, : self.d], values[:, self.d :]
+        x = values[:, : self.d]
+        rest = values[:, self.d :]
         entries = x.gather(1, self.indices()).to(torch.float32)
         return dataclasses.replace(self, entries=entries, rest=rest.to(torch.float32))
 
@@ -153,7 +156,8 @@ class SeededSparse(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        (width,), (p,) = spec["entries"], spec["rest"]
+        (width,) = spec["entries"]
+        (p,) = spec["rest"]
         seed, entries, rest = wire.split(packet, [64, 32 * width, 32 * p])
         return cls(wire.floats_of(entries), wire.seeds_of(seed), wire.floats_of(rest), spec["d"])
 
@@ -247,14 +251,16 @@ class PrunedVectors(Payload):
         return {"indices": self.mask}
 
     def parts(self) -> list[Part]:
-        entries = wire.number_bytes(wire.behind(self.mask, self.x))
+        entries = wire.number_bytes(wire.entries_at(self.mask, self.x))
         alive = self.alive.mask(self.mask.shape[1]).numpy()
         coded = wire.code_bits(np.compress(alive, self.mask[0].numpy()))
         return [entries, wire.number_bytes(self.rest), coded]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        (d,), (p,), kept = spec["mask"], spec["rest"], spec["kept"]
+        (d,) = spec["mask"]
+        (p,) = spec["rest"]
+        kept = spec["kept"]
         entries, rest, code = wire.cut(packet, 4 * kept, 4 * p)
         alive = spec["alive"].mask(d).numpy()
         bits = wire.decode_bits(code, int(np.count_nonzero(alive)))
@@ -337,18 +343,20 @@ class GatedVectors(Payload):
         return type(self)(gates, x, values[:, g + d :].to(torch.float32), self.layers)
 
     def parts(self) -> list[Part]:
-        sent = wire.number_bytes(wire.behind(self.is_open(), self.x))
+        sent = wire.number_bytes(wire.entries_at(self.is_open(), self.x))
         gates = wire.pack(self.gates[0].numpy(), 1)
         return [sent, wire.number_bytes(self.rest), gates]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        (g,), (p,), layers = spec["gates"], spec["rest"], spec["layers"]
+        (g,) = spec["gates"]
+        (p,) = spec["rest"]
+        layers = spec["layers"]
         floats = len(packet.data) - -(-g // 8)
         if floats < 4 * p:
             raise IllegalPayloadError(f"a gated vector must have {p} floats and {g} gates")
         entries, rest, bitmap = wire.split(packet, [8 * floats - 32 * p, 32 * p, g])
-        gates = wire.bits_of(bitmap, g)
+        gates = wire.unpacked_bits(bitmap, g)
         is_open = governed(gates, layers)
         if (size := 4 * int(is_open.sum())) != len(entries):
             raise IllegalPayloadError(f"open gates must have {size} bytes, got {len(entries)}")

@@ -119,8 +119,8 @@ class ByzFLAttack(Attack):
         object.__setattr__(self, "name", name)  # frozen: these are normalised, not changed
         object.__setattr__(self, "version", pinned_version("byzfl", self.version))
         if self.agg is not None:
-            rule = spelled("defense", "byzfl", self.agg, tuple(ByzFLRule.arguments))
-            object.__setattr__(self, "agg", rule)
+            agg = spelled("defense", "byzfl", self.agg, tuple(ByzFLRule.arguments))
+            object.__setattr__(self, "agg", agg)
         self._constructor()
 
     def _constructor(self) -> dict[str, Any]:

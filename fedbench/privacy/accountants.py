@@ -298,12 +298,15 @@ Spent = tuple[DpEvent, int]
 
 def _outdoes(other: Spent, spent: Spent) -> bool:
     """True if the other takes no fewer steps at no smaller sampling rate, and is not the same."""
-    (a, often), (b, times) = other, spent
+    more, more_times = other
+    less, less_times = spent
     kind = events.GaussianGradients
-    if not (isinstance(a, kind) and isinstance(b, kind) and a.z == b.z):
+    if not (isinstance(more, kind) and isinstance(less, kind) and more.z == less.z):
         return False
-    more, less = (a.rate, a.steps * often), (b.rate, b.steps * times)
-    return more[0] >= less[0] and more[1] >= less[1] and more != less
+    more_steps = more.steps * more_times
+    less_steps = less.steps * less_times
+    same = more.rate == less.rate and more_steps == less_steps
+    return more.rate >= less.rate and more_steps >= less_steps and not same
 
 
 def _limit(spent: Spent, delta: float) -> float:

@@ -73,7 +73,7 @@ def marginal(theta: npt.ArrayLike, sigma: float, c: float) -> Floats:
 
 
 def inverse_marginal(p: npt.ArrayLike, sigma: float, c: float) -> Floats:
-    """The ``theta`` in ``[c, 1-c]`` of which ``p`` is the `marginal`, any shape.
+    """Return the ``theta`` in ``[c, 1-c]`` of which ``p`` is the `marginal`, any shape.
 
     ``p`` is clipped to ``[p(c), 1-p(c)]``, where means of few masks fall outside. The answer is
     linear between 90 000 points of the curve, closer by the clip: good to 1e-8 if ``sigma <= 1``,

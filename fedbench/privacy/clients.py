@@ -48,20 +48,32 @@ def compress(
     """
     if len(updates):
         return hooks.message(protocol, shared, updates, keys, memory)
+    return untrained(protocol, shared, broadcast.take([0]), [protocol.memory(shared)]).take([]), []
+
+
+def untrained(
+    protocol: Protocol[Any], shared: Shared, broadcast: Payload, memories: Sequence[Memory]
+) -> Payload:
+    """Return the messages of clients with these ``memories`` that took no step.
+
+    ``broadcast`` has one row for all of them, or one for each.
+    """
 
     def no_step(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
         raise AssertionError("a client without batches takes no step")
 
-    tree = protocol.receive(shared, broadcast.take([0]))
     network = shared.network
     nothing = Batches([], weights=network.weights, statistics=network.statistics)
-    with hooks.Hook(protocol, "local_update"):
-        moved, after = protocol.local_update(
-            tree, nothing, no_step, Key(0), protocol.memory(shared)
-        )
-    row = protocol.trained(shared).flatten(moved)[None]
-    form, _ = hooks.message(protocol, shared, row, [Key(0)], [after])
-    return form.take([]), []
+    updates = []
+    remembered = []
+    for row, memory in enumerate(memories):
+        tree = protocol.receive(shared, broadcast.take([row % len(broadcast)]))
+        with hooks.Hook(protocol, "local_update"):
+            moved, after = protocol.local_update(tree, nothing, no_step, Key(0), memory)
+        updates.append(protocol.trained(shared).flatten(moved))
+        remembered.append(after)
+    keys = [Key(0)] * len(memories)
+    return hooks.message(protocol, shared, torch.stack(updates), keys, remembered)[0]
 
 
 def protect_payload(
@@ -79,7 +91,7 @@ ROUNDING = 1e-6  # relative error of norms in float32, at most
 
 
 def clipped(x: Tensor, reference: Tensor, radius: float) -> tuple[Tensor, Tensor]:
-    """``reference + y min(1, radius / |y|)`` with ``y = x - reference``, rows ``(n, d)``.
+    """Return ``reference + y min(1, radius / |y|)`` with ``y = x - reference``, rows ``(n, d)``.
 
     The second result tells which rows needed no clipping, ``(n,)`` bool. A row that is not finite
     becomes its reference, so that the guarantee holds for it too.

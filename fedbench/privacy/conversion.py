@@ -61,7 +61,7 @@ def rdp_to_dp(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) -> tuple[
 
 
 def gdp_delta(mu: float, epsilon: float) -> float:
-    """Delta of ``mu``-GDP: ``Phi(x) - e^eps Phi(y)``, for ``eps >= 0``.
+    """Return the delta of ``mu``-GDP: ``Phi(x) - e^eps Phi(y)``, for ``eps >= 0``.
 
     ``x = -eps/mu + mu/2`` and ``y = -eps/mu - mu/2``. Since ``e^eps phi(y) = phi(x)``, the second
     term is computed as ``exp(-x²/2) erfcx(-y/sqrt 2)/2``, which does not overflow.
@@ -95,7 +95,7 @@ def bisect(
 
 
 def gdp_epsilon(mu: float, delta: float) -> float:
-    """Epsilon of ``mu``-GDP at ``delta``, by bisection of `gdp_delta`.
+    """Return the epsilon of ``mu``-GDP at ``delta``, by bisection of `gdp_delta`.
 
     >>> round(gdp_epsilon(1.0, 1e-5), 3)
     4.377

@@ -93,8 +93,17 @@ class PrivacyPlan:
 
     def participation(self, sees: Sees) -> Participation:
         """Return the participation of the client that is priced."""
-        counts = (self.rounds, self.times, self.clients, self.per_round, self.fewest)
-        return Participation(*counts, sees, self.sampling, self.adjacency, self.noncompliant)
+        return Participation(
+            rounds=self.rounds,
+            times=self.times,
+            clients=self.clients,
+            per_round=self.per_round,
+            honest=self.fewest,
+            sees=sees,
+            sampling=self.sampling,
+            adjacency=self.adjacency,
+            noncompliant=self.noncompliant,
+        )
 
     def price(self, plugin: Any, sees: Sees) -> PrivacyCost:
         """Return the cost of a mechanism, or of a protocol with noise; `ConfigError` if none."""

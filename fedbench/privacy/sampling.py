@@ -93,7 +93,7 @@ def fixed_size(
 
 
 def poisson_rdp(z: float, rate: float, steps: int = 1) -> tuple[Floats, Floats]:
-    """Orders up to 1024, and the RDP of ``steps`` Gaussian sums at them, both ``(k,)``.
+    """Return the orders up to 1024, and the RDP of ``steps`` Gaussian sums at them, both ``(k,)``.
 
     Poisson sampling with probability ``rate`` in every step, of clients or of samples; add-remove
     or zero-out of one of them, with ``z`` relative to its clipping norm. Strong noise, ``z > 30``,
@@ -124,7 +124,7 @@ def _poisson_step(z: float, rate: float) -> tuple[Floats, Floats]:
 
 
 def rough_epsilon(z: float, rate: float, steps: int, delta: float) -> float:
-    """Upper bound on epsilon from orders 2 to 64 alone, in a millisecond.
+    """Return an upper bound on epsilon from orders 2 to 64 alone, in a millisecond.
 
     ``e^((a-1) eps(a)) = sum_k C(a,k) (1-q)^(a-k) q^k e^((k²-k)/(2z²))``, for integer orders.
 

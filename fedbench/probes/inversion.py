@@ -253,7 +253,8 @@ def simulator(
     )
     protocol.local_update(client.tree, batches, record, client.key, client.memory)
     start, key = steps[0]
-    layout, frozen = protocol.trained(executor.shared), protocol.frozen(executor.shared)
+    layout = protocol.trained(executor.shared)
+    frozen = protocol.frozen(executor.shared)
     if not set(layout.names) <= set(start) or set(network.statistics) & set(layout.names):
         raise Incompatible(
             "inversion simulates one gradient of what is sent, which is not what "
@@ -298,7 +299,7 @@ def normalised(pixels: Tensor, data: Data) -> Tensor:
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
-    """Cosine of two vectors ``(d,)``; 0 if one of them is 0."""
+    """Return the cosine of two vectors ``(d,)``; 0 if one of them is 0."""
     norms = torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b)
     similarity: Tensor = torch.dot(a, b) / norms.clamp_min(1e-30)
     return similarity

@@ -47,7 +47,7 @@ def confidences(network: Network, model: Tree | list[Tree], x: Tensor, y: Tensor
 
 
 def likelihood_ratios(phi: Tensor, member: Tensor) -> Tensor:
-    """``(S, N)``: log likelihood ratio of "in" to "out" for each score in ``phi (S, N)``.
+    """Return ``(S, N)``: log likelihood ratio of "in" to "out" for each score in ``phi (S, N)``.
 
     Each example has one Gaussian fitted to the shadows that have it and one to those that do not,
     without the evaluated shadow and its pair (`halves`): how many are left must not depend on the
@@ -110,7 +110,7 @@ class IntervalEstimate:
 
 
 def auc(scores: Tensor, member: Tensor) -> float:
-    """Probability that a member's score is above a non-member's; ties count one half.
+    """Return the probability that a member's score is above a non-member's; ties count one half.
 
     >>> auc(torch.tensor([3.0, 1.0, 2.0, 1.0]), torch.tensor([True, True, False, False]))
     0.625
@@ -142,7 +142,7 @@ def tpr(scores: Tensor, member: Tensor, fpr: float) -> float | None:
 
 
 def balanced_accuracy(scores: Tensor, member: Tensor) -> float:
-    """Mean of the two rates at which "a member if its score is above 0" is right.
+    """Return the mean of the two rates at which "a member if its score is above 0" is right.
 
     >>> balanced_accuracy(torch.tensor([1.0, -1.0, -2.0]), torch.tensor([True, True, False]))
     0.75

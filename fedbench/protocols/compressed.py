@@ -39,7 +39,7 @@ class CompressedUpdates(DenseWeights):
         """Encode ``x (n, t)``, with the uncompressed ``rest (n, d - t)`` float32 beside it."""
 
     def memory(self, shared: Shared) -> Memory:
-        """The residual ``e (t,)``, 0 at first; empty without error feedback."""
+        """Return the residual ``e (t,)``, 0 at first; empty without error feedback."""
         blank = torch.zeros(compressed_width(shared), device=shared.device)
         return {"residual": blank} if self.error_feedback else {}
 
@@ -57,18 +57,18 @@ class CompressedUpdates(DenseWeights):
 
 
 def compressed_width(shared: Shared) -> int:
-    """Number of coordinates that are compressed: all but running statistics."""
+    """Return the number of coordinates that are compressed: all but running statistics."""
     return shared.layout.d - shared.statistics.d
 
 
 def compressed_layers(shared: Shared) -> tuple[int, ...]:
-    """Sizes of the layers that are compressed."""
+    """Return the sizes of the layers that are compressed."""
     sizes = shared.layout.sizes
     return sizes[: len(sizes) - len(shared.statistics.sizes)]
 
 
 def public_seeds(keys: Keys, name: str, device: torch.device) -> Tensor:
-    """``(n, 1)`` int64: a seed for each client that may travel with its message."""
+    """Return ``(n, 1)`` int64: a seed for each client that may travel with its message."""
     return seeds_of([key.public(name) for key in keys], device)[:, None]
 
 

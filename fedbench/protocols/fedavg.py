@@ -30,7 +30,7 @@ from fedbench.protocols.optimizers import SGD, Adam, Optimizer, Yogi
 
 
 def initial_weights(shared: Shared) -> Tensor:
-    """``(d,)`` parameters as the network draws them from the seed."""
+    """Return ``(d,)`` parameters as the network draws them from the seed."""
     return shared.layout.flatten(shared.network.init(shared.key.fold("init"), shared.device))
 
 
@@ -135,7 +135,7 @@ class Optimised:
 
 
 def weights_in(state: Tensor | Optimised) -> Tensor:
-    """``(d,)`` weights in the state of a server of `DenseWeights`."""
+    """Return ``(d,)`` weights in the state of a server of `DenseWeights`."""
     return state.w if isinstance(state, Optimised) else state
 
 

@@ -22,7 +22,7 @@ _GATES = "part.gates"
 
 
 def chain(weights: Layout) -> Gating | None:
-    """Gates of units: a weight is open iff its output unit and its input unit are.
+    """Return the gates of units: a weight is open iff its output unit and its input unit are.
 
     Units are the outputs of every layer but the last; a flattened channel feeds as many inputs as
     it has pixels. None if the layers do not fit one behind the other, or have no inputs.
@@ -52,7 +52,7 @@ def chain(weights: Layout) -> Gating | None:
 
 
 def is_chain(network: Network, layers: Gating, weights: Layout) -> bool:
-    """Whether the weights before a unit do not matter where those behind it are 0."""
+    """Return whether the weights before a unit do not matter where those behind it are 0."""
     key = Key(0).fold("is_chain")
     units = sum(shape[0] for shape, _ in layers[:-1])
     gates = key.fold("gates").signs(1, units) > 0
@@ -105,18 +105,18 @@ class FedDrop(DenseWeights):
         require("FedDrop.dense", self.dense, 0 <= self.dense < 1, "in [0, 1)")
 
     def kept(self, weights: Layout) -> list[int]:
-        """Number of units that each layer but the last keeps."""
+        """Return the number of units that each layer but the last keeps."""
         rates = [self.conv if len(shape) == 4 else self.dense for shape in weights.shapes[:-1]]
         rows = zip(rates, weights.shapes, strict=False)
         return [shape[0] - math.floor(Fraction(repr(rate)) * shape[0]) for rate, shape in rows]
 
     def shares(self, weights: Layout) -> list[float]:
-        """Share of each layer's inputs that is kept."""
+        """Return the share of each layer's inputs that is kept."""
         counts = zip(self.kept(weights), weights.shapes, strict=False)
         return [1.0, *(count / shape[0] for count, shape in counts)]
 
     def chances(self, shared: Shared) -> Tensor:
-        """``(d,)`` probability that a client has a weight."""
+        """Return ``(d,)`` probability that a client has a weight."""
         weights = shared.weights
         outs = zip(self.shares(weights)[1:], weights.shapes, strict=False)
         units = torch.cat([torch.empty(0), *(torch.full(shape[:1], c) for c, shape in outs)])

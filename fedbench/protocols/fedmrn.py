@@ -61,6 +61,10 @@ class FedMRN(DenseWeights):
         fits = SMALLEST < self.magnitude < 1e30
         require(f"{type(self).__name__}.magnitude", self.magnitude, fits, "in (1e-8, 1e30)")
 
+    def _noise(self, key: Key, d: int, device: torch.device) -> Tensor:
+        """Return the noise ``n (d,)`` of a client, which the seed in its message regenerates."""
+        return noise_of(key.public("noise"), d, self.noise, self.magnitude, device)
+
     def reach(self, u: Tensor, noise: Tensor) -> Tensor:
         """``clip(u / n)``: how far along the noise ``u`` is, in [0, 1], or [-1, 1] if signed."""
         return (u / noise).clamp(-1 if self.signed else 0, 1)
@@ -75,7 +79,7 @@ class FedMRN(DenseWeights):
         return (reach >= 0 if self.signed else reach > 0).to(reach.dtype)
 
     def masked(self, u: Tensor, noise: Tensor, progress: float | Tensor, key: Key) -> Tensor:
-        """``u_hat`` of equation 10 with ``p = progress``: lines 15 to 18 of Algorithm 1.
+        """Return ``u_hat`` of equation 10 with ``p = progress``: lines 15 to 18 of Algorithm 1.
 
         One draw decides whether a coordinate is masked and by what: of the draws below ``p`` a
         share ``chance`` is below ``p * chance``. Arithmetic, since random branches mispredict.
@@ -96,8 +100,7 @@ class FedMRN(DenseWeights):
         if self.when == "after":
             return super().local_update(tree, batches, grad, key, memory)
         weights = batches.weights_of(tree)
-        form = (self.noise, self.magnitude, tree[weights.names[0]].device)
-        noise = weights.unflatten(noise_of(key.public("noise"), weights.d, *form))
+        noise = weights.unflatten(self._noise(key, weights.d, tree[weights.names[0]].device))
 
         def straight_through(u: Tree, step: LocalStep) -> Tree:
             progress = step.done() if self.pm else 1.0
@@ -113,14 +116,14 @@ class FedMRN(DenseWeights):
     def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         """Send ``M(u, G(s))`` and ``s``, line 20 of Algorithm 1."""
         d = shared.weights.d
-        form = (self.noise, self.magnitude)
         masks = []
         for u, key in zip(updates[:, :d], keys, strict=True):
-            noise = noise_of(key.public("noise"), d, *form, updates.device)
+            noise = self._noise(key, d, updates.device)
             masks.append(key.fold("mask").bernoulli(self.chance(self.reach(u, noise))))
         seeds = public_seeds(keys, "noise", updates.device)
         rest = updates[:, d:].to(torch.float32)
-        return NoiseMasks(torch.stack(masks), seeds, rest, *form, self.signed), memory
+        mask = torch.stack(masks)
+        return NoiseMasks(mask, seeds, rest, self.noise, self.magnitude, self.signed), memory
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -134,10 +134,10 @@ class ScoreTraining(Protocol[Belief]):
 
     @abstractmethod
     def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
-        """``(d,)`` bool that a client sends for its probabilities ``theta (d,)``."""
+        """Return ``(d,)`` bool that a client sends for its probabilities ``theta (d,)``."""
 
     def deployed(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
-        """``(d,)`` bool of the final mask."""
+        """Return ``(d,)`` bool of the final mask."""
         return self.bits(shared, theta, key)
 
     @property
@@ -207,8 +207,8 @@ class ScoreTraining(Protocol[Belief]):
             return optimizer.step(trained, gradient, moments)
 
         trained, moments = batches.scan(step, (tree, memory or optimizer.init(tree)), key)
-        kept = optimizer.usable(moments, tree) if memory else memory
-        return self._update(trained, tree, still), kept
+        remembered = optimizer.usable(moments, tree) if memory else memory
+        return self._update(trained, tree, still), remembered
 
     def _update(self, trained: Tree, start: Tree, statistics: Sequence[str]) -> Tree:
         return {
@@ -252,11 +252,11 @@ class ScoreTraining(Protocol[Belief]):
         return self._network(shared, sent.mask[0], moved)
 
     def _final(self, shared: Shared, state: Belief, key: Key) -> Tensor:
-        """The mask that is deployed after the state's steps, the same for every ``key``."""
+        """Return the mask that is deployed after the state's steps, the same for every ``key``."""
         return self.deployed(shared, state.theta, shared.key.fold("final", state.steps))
 
     def symbols(self, bits: Tensor) -> Tensor:
-        """``(d,)`` floats that the bits stand for."""
+        """Return ``(d,)`` floats that the bits stand for."""
         return bits.float()
 
     def _network(self, shared: Shared, bits: Tensor, statistics: Tensor) -> Tree:
@@ -330,7 +330,7 @@ class TopKMask(ScoreTraining):
         return top_masked(weight, score, kept_edges(math.prod(score.shape), self.k))
 
     def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
-        """The top mask of each layer; scores whose sigmoids round to one number tie."""
+        """Return the top mask of each layer; scores whose sigmoids round to one number tie."""
         layers = shared.weights.layers(theta)
         return torch.cat([self._masked(torch.ones_like(layer), layer) for layer in layers]) > 0
 

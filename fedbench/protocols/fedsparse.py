@@ -34,12 +34,12 @@ _START = math.log(0.99 / 0.01)  # logit of the initial theta
 
 
 def group_axis(shape: Sequence[int]) -> int:
-    """Axis of a layer along which groups are counted: filters, or inputs."""
+    """Return the axis of a layer along which groups are counted: filters, or inputs."""
     return 1 if len(shape) == 2 else 0
 
 
 def group_norms(w: Tensor) -> Tensor:
-    """``||w_g||_2`` of each group of a layer."""
+    """Return ``||w_g||_2`` of each group of a layer."""
     if w.ndim == 1:  # where torch would take the norm of all of them
         return w.abs()
     axis = group_axis(w.shape)
@@ -87,7 +87,7 @@ def gates_of(weights: Layout, output: bool) -> Layout:
 
 @lru_cache(maxsize=8)
 def gating(weights: Layout, output: bool) -> Gating:
-    """Map from the weights to the gates of `gates_of` that govern them."""
+    """Return the map from the weights to the gates of `gates_of` that govern them."""
     layers: list[tuple[tuple[int, ...], tuple[Governor, ...]]] = []
     gated = gates_of(weights, output).names
     start = 0
@@ -104,13 +104,14 @@ def split_tree(tree: Tree) -> tuple[Tree, Tree]:
     return {name: x for name, x in tree.items() if name not in v}, v
 
 
-GAMMA, ZETA = -0.1, 1.1
+GAMMA = -0.1
+ZETA = 1.1
 BETA = 2 / 3
 _MARGIN = 1e-6  # distance of uniform draws from 0 and 1, whose logits are infinite
 
 
 def hard_concrete(log_alpha: Tensor, u: Tensor) -> Tensor:
-    """Gates in [0, 1] from ``u`` uniform in [0, 1), differentiable in ``log_alpha``.
+    """Return the gates in [0, 1] from ``u`` uniform in [0, 1), differentiable in ``log_alpha``.
 
     ``z = clip(s (zeta - gamma) + gamma, 0, 1)``, ``s = sigmoid((logit(u) + log_alpha) / beta)``.
 
@@ -201,7 +202,7 @@ class FedSparse(Protocol[Gated]):
         require("FedSparse.epsilon", self.epsilon, 0 < self.epsilon < 1, "in (0, 1)")
 
     def gated(self, shared: Shared) -> Layout:
-        """Layout of the thresholds."""
+        """Return the layout of the thresholds."""
         return gates_of(shared.weights, self.gate_output)
 
     def gating(self, shared: Shared) -> Gating:
@@ -221,17 +222,17 @@ class FedSparse(Protocol[Gated]):
         }
 
     def server_logits(self, shared: Shared, state: Gated) -> Tensor:
-        """``(G,)`` logits of ``theta`` on the server."""
+        """Return ``(G,)`` logits of ``theta`` on the server."""
         thresholds = self.gated(shared)
         logits = self.log_alpha(shared.layout.unflatten(state.w), thresholds.unflatten(state.v))
         return thresholds.flatten(logits)
 
     def survivors(self, shared: Shared, state: Gated) -> Tensor:
-        """``(G,)`` bool: groups with ``theta > epsilon``."""
+        """Return ``(G,)`` bool: groups with ``theta > epsilon``."""
         return torch.sigmoid(self.server_logits(shared, state)) > self.epsilon
 
     def pruned(self, shared: Shared, state: Gated) -> Tensor:
-        """``(d + p,)`` of the pruned model: ``I[theta > epsilon] w``, and the rest."""
+        """Return ``(d + p,)`` of the pruned model: ``I[theta > epsilon] w``, and the rest."""
         survive = governed(self.survivors(shared, state)[None], self.gating(shared))[0]
         d = shared.weights.d
         return torch.cat([state.w[:d] * survive, state.w[d:]])

@@ -56,7 +56,7 @@ def random_network(shared: Shared, weight_init: WeightInit) -> Tree:
 
 
 def _deviation(network: Network, name: str, weight_init: WeightInit) -> float:
-    """Standard deviation of the layer's weights."""
+    """Return the standard deviation of the layer's weights."""
     if weight_init == "signed-e":
         return math.e / math.sqrt(network.fan_in(name))
     if weight_init == "glorot-normal":
@@ -89,7 +89,7 @@ def mask_rows(scores: Tensor, count: int) -> Tensor:
 
 
 def mask_without_asking(scores: Tensor, count: int) -> Tensor:
-    """`mask_rows` without reading whether there are ties: a CUDA graph cannot record that.
+    """Return `mask_rows` without a branch on ties, which a CUDA graph cannot record.
 
     Ties are counted through all rows at once, because a scan along rows, as `torch.kthvalue`, is
     one block of threads a row on CUDA.
@@ -142,7 +142,7 @@ class _TopMasked(torch.autograd.Function):
 
 
 def top_masked(weight: Tensor, scores: Tensor, count: int) -> Tensor:
-    """Weights of a layer times the 0/1 mask of its ``count`` largest scores.
+    """Return the weights of a layer times the 0/1 mask of its ``count`` largest scores.
 
     The gradient of the mask passes to ``scores`` unchanged; the weights are never trained.
 
@@ -275,7 +275,7 @@ class FSL(LocalSGD[Tensor]):
         return Rankings(state, shared.weights.sizes)
 
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
-        """``theta_s[R_g] <- sort(theta_s)`` per layer, Algorithm 2 line 10."""
+        """Set ``theta_s[R_g] <- sort(theta_s)`` per layer, Algorithm 2 line 10."""
         assert isinstance(broadcast, Rankings)
         return shared.weights.unflatten(self.scored(shared, broadcast.symbols[0]))
 

@@ -25,7 +25,7 @@ from fedbench.protocols.fsl import (
 
 @lru_cache(maxsize=2)
 def kept_weights(shared: Shared, keep: float, weight_init: WeightInit = "kaiming-normal") -> Tensor:
-    """``(d,)`` bool: the ``keep`` share of each layer with the largest synaptic saliency.
+    """Return ``(d,)`` bool: the ``keep`` share of each layer with the largest synaptic saliency.
 
     ``|w * dR/dw|`` with ``R`` the sum of the logits of an image of ones through ``|w|``, in float64
     because it grows with depth: both ends compute it from the seed, without data. `ConfigError` for
@@ -109,7 +109,7 @@ class HideNSeek(ScoreTraining):
         return theta > 0.5
 
     def expected(self, score: Tensor) -> Tensor:
-        """Expected sign of a score, in [-1, 1]."""
+        """Return the expected sign of a score, in [-1, 1]."""
         return 2 * score.sigmoid() - 1
 
     def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:

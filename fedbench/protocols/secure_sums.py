@@ -85,14 +85,14 @@ def _magnitudes(limits: npt.NDArray[np.uint64], bits: npt.NDArray[np.uint64]) ->
 
 @lru_cache(maxsize=8)
 def _skellam(half: float) -> Symmetric:
-    """Table of ``P(k) = exp(-2 half) I_k(2 half)``, as far as it can be drawn."""
+    """Return the table of ``P(k) = exp(-2 half) I_k(2 half)``, as far as it can be drawn."""
     far = int(12 * (2 * half) ** 0.5) + 40
     chances = ive(np.arange(far + 1), 2 * half)
     return Symmetric.of(np.asarray(chances, dtype=np.float64))
 
 
 def skellam(draws: np.random.Generator, half: float, count: int) -> Numbers:
-    """``(count,)`` differences of two Poisson numbers of mean ``half`` each (Skellam, 1946).
+    """Return ``(count,)`` differences of two Poisson numbers of mean ``half`` each (Skellam, 1946).
 
     Up to ``half = 1e6`` they come from a table: the probability of a tail is right to a relative
     1e-12 and an absolute ``2**-63``, which no accountant knows. Beyond, NumPy draws.
@@ -105,7 +105,7 @@ def skellam(draws: np.random.Generator, half: float, count: int) -> Numbers:
 
 
 def binomial(draws: np.random.Generator, m: int, chances: npt.NDArray[np.float64]) -> Numbers:
-    """``(d,)`` heads among ``m`` coins of each chance, rounded to ``2**-32`` and below 1."""
+    """Return ``(d,)`` heads among ``m`` coins of each chance, rounded to ``2**-32`` and below 1."""
     if m > _COINS:
         return draws.binomial(m, chances)
     out = np.zeros(len(chances), dtype=np.int32)
@@ -157,7 +157,7 @@ class SummedResidues(DenseWeights):
 
     @abstractmethod
     def unit(self, d: int) -> float:
-        """Size of 1 of `Residues.values` in a coordinate of ``x``."""
+        """Return the size of 1 of `Residues.values` in a coordinate of ``x``."""
 
     def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         # clipped after the rotation, whose rounding errors are then clipped as well
@@ -165,13 +165,13 @@ class SummedResidues(DenseWeights):
         return self.residues(x, keys), memory
 
     def move(self, shared: Shared, w: Tensor, aggregate: Tensor, n: int, key: Key) -> Tensor:
-        """``R^-1 (sum mod M) / n``, ``aggregate`` being the mean of ``n`` rows."""
+        """Return ``R^-1 (sum mod M) / n``, ``aggregate`` being the mean of ``n`` rows."""
         form = self.residues(w.new_zeros(0, len(w)), [])
         estimate = total(aggregate, n, form.modulus, form.coins) / n
         return self._restored(shared, estimate[None]).to(w)[0]
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
-        """The broadcast plus what a sum of this message alone would add, noise included."""
+        """Return the broadcast plus what a sum of this message alone would add, noise included."""
         update = self._restored(shared, sent.values().to(torch.float64))
         return shared.layout.unflatten((broadcast.values() + update.to(torch.float32))[0])
 
@@ -180,14 +180,14 @@ class SummedResidues(DenseWeights):
 
 
 def clipped(x: Tensor, clip: float) -> Tensor:
-    """``x min(1, clip / |x|)`` for rows ``(n, d)``; 0 where a row is not finite."""
+    """Return ``x min(1, clip / |x|)`` for rows ``(n, d)``; 0 where a row is not finite."""
     norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
     x = x * (clip / norms).clamp_max(1.0)  # infinity for norm 0, clamped
     return torch.where(torch.isfinite(norms), x, 0.0)
 
 
 def flattened(x: Tensor, key: Key) -> Tensor:
-    """``R x`` for rows ``(n, d)``: no coordinate keeps much of the norm to itself.
+    """Return ``R x`` for rows ``(n, d)``: no coordinate keeps much of the norm to itself.
 
     With ``p`` the largest power of two up to ``d``, the first ``p`` coordinates are rotated, then
     the last ``p`` of the result, where the papers pad to a power of two. Their server draws a
@@ -200,7 +200,7 @@ def flattened(x: Tensor, key: Key) -> Tensor:
 
 
 def unflattened(y: Tensor, key: Key) -> Tensor:
-    """``R^-1 y`` for rows ``(n, d)``, the inverse of `flattened`."""
+    """Return ``R^-1 y`` for rows ``(n, d)``, the inverse of `flattened`."""
     for part, seeds in reversed(_halves(y, key)):
         y = y.clone()
         y[:, part] = unrotate(y[:, part], seeds, (part.stop - part.start,))
@@ -290,7 +290,7 @@ class Skellam(SummedResidues):
 
 
 def rounded_norm(d: int, norm: float, beta: float) -> float:
-    """Largest L2 norm after rounding of a vector ``(d,)`` whose norm is ``norm``.
+    """Return the largest L2 norm after rounding of a vector ``(d,)`` whose norm is ``norm``.
 
     ``min{D + sqrt d, sqrt(D**2 + d/4 + sqrt(2 ln(1/beta)) (D + sqrt(d)/2))}``: the first holds for
     every rounding, the second for all but a share ``beta`` of them (Kairouz et al., see `Skellam`).
@@ -354,11 +354,11 @@ class PBM(SummedResidues):
         require("PBM.m", self.m, fits, f"< {LARGEST // self.clients}, for so many clients")
 
     def bound(self, d: int) -> float:
-        """Largest magnitude ``C`` of a coordinate."""
+        """Return the largest magnitude ``C`` of a coordinate."""
         return self.sigmas * self.clip / math.sqrt(d)
 
     def unit(self, d: int) -> float:
-        """``C / (2 m theta)``, since values count halves of a head."""
+        """Return ``C / (2 m theta)``, since values count halves of a head."""
         return self.bound(d) / (2 * self.m * self.theta)
 
     def residues(self, x: Tensor, keys: Keys) -> Residues:

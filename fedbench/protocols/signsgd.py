@@ -20,7 +20,7 @@ Zero = Literal["plus", "random"]
 
 
 def is_positive(x: Tensor, zero: Zero, keys: Keys) -> Tensor:
-    """``(n, d)`` bool signs of ``x (n, d)``; a 0 is plus, or a coin of the row's key."""
+    """Return ``(n, d)`` bool signs of ``x (n, d)``; a 0 is plus, or a coin of the row's key."""
     positive = x >= 0
     if zero == "random":
         coins = torch.stack([k.fold("zero").flips(x.shape[1], device=x.device) for k in keys]) > 0

@@ -57,13 +57,13 @@ def fsl_message_megabytes(model: str, dataset: str, protocol: str, way: str) -> 
 
 
 def fsl_improvement(model: str, dataset: str, protocol: str, against: str, way: str) -> float:
-    """How many times larger a message of ``against`` is than one of ``protocol``."""
+    """Return how many times larger a message of ``against`` is than one of ``protocol``."""
     larger = fsl_message_megabytes(model, dataset, against, way)
     return larger / fsl_message_megabytes(model, dataset, protocol, way)
 
 
 def fsl_saving(model: str, dataset: str, protocol: str, against: str, way: str) -> float:
-    """Share of the bytes of ``against`` that ``protocol`` saves."""
+    """Return the share of the bytes of ``against`` that ``protocol`` saves."""
     return 1 - 1 / fsl_improvement(model, dataset, protocol, against, way)
 
 
@@ -78,22 +78,22 @@ def fsl_vote_threshold(n: int, alpha: float) -> float:
 
 
 def float_bits() -> float:
-    """Bits of a weight in full precision."""
+    """Return the bits of a weight in full precision."""
     return 32.0
 
 
 def ratio(numerator: float, denominator: float, digits: int) -> float:
-    """Quotient of two numbers of a paper, rounded as it prints it."""
+    """Return the quotient of two numbers of a paper, rounded as it prints it."""
     return round(numerator / denominator, digits)
 
 
 def difference(minuend: float, subtrahend: float) -> float:
-    """Difference of two numbers of a paper."""
+    """Return the difference of two numbers of a paper."""
     return minuend - subtrahend
 
 
 def sum_of_differences(ours: Sequence[float], base: Sequence[float]) -> float:
-    """Sum of ``ours - base`` over the numbers of a paper's table."""
+    """Return the sum of ``ours - base`` over the numbers of a paper's table."""
     return sum(x - y for x, y in zip(ours, base, strict=True))
 
 

@@ -86,7 +86,7 @@ def size(scenario: Scenario) -> Size | None:
 
 
 def half_malicious(scenario: Scenario) -> float:
-    """Chance that at least half of a round's clients are malicious."""
+    """Return the chance that at least half of a round's clients are malicious."""
     return exceeds(scenario, math.ceil(scenario.per_round / 2) - 1)
 
 

@@ -150,11 +150,11 @@ def _checked(record: Record, name: str) -> Record:
     except OverflowError as error:  # of whole numbers, which JSON does not limit
         raise ConfigError(f"{name}: numbers must be finite, got a larger one") from error
     numbers += [("accuracy", "share", r.accuracy) for r in record.rounds]
-    for what, kind, number in numbers:
+    for measured, kind, number in numbers:
         if kind == "share" and number is not None and not 0 <= number <= 1:
-            raise ConfigError(f"{name}: {what} must be in [0, 1], got {number!r}")
+            raise ConfigError(f"{name}: {measured} must be in [0, 1], got {number!r}")
         if kind == "number" and number is not None and not 0 <= number < math.inf:
-            raise ConfigError(f"{name}: {what} must be finite and >= 0, got {number!r}")
+            raise ConfigError(f"{name}: {measured} must be finite and >= 0, got {number!r}")
     return record
 
 

@@ -195,7 +195,7 @@ def rows(
 
 
 def repeated(rows: Sequence[Row]) -> Iterator[tuple[Row, str]]:
-    """Yield the rows whose messages are those of a row before them, and its attack."""
+    """Yield the rows with the same messages as an earlier row, and that row's attack."""
     first: list[Row] = []
     for row in rows:
         twin = next((other for other in first if same(row, other)), None)

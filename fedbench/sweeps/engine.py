@@ -64,7 +64,7 @@ class Engine(ABC):
 
     @abstractmethod
     def free(self) -> int:
-        """Number of runs that it can take now."""
+        """Return the number of runs that it can take now."""
 
     @abstractmethod
     def submit(self, run: Run, chunk: int) -> None:

@@ -63,7 +63,7 @@ def _probe(cell: Cell, options: Options) -> Speed | None:
 
 
 def _traits(cell: Cell) -> list[str]:
-    """Parts of a scenario that a run's time depends on."""
+    """Return the parts of a scenario that a run's time depends on."""
     scenario = cell.scenario
     texts = (scenario.protocol, scenario.attack, scenario.defense, scenario.mechanism)
     return [*(registry.split(text)[0] for text in texts), scenario.dataset, scenario.model]

@@ -49,8 +49,9 @@ class Grid:
                 named = scenario.attack in ("none", *self.axes.get("attack", ()))
                 if named and not isinstance(error, Incompatible):  # not one of several by one name
                     raise
-                names = (scenario.protocol, scenario.defense, scenario.attack)
-                skipped.append(Skipped(*names, str(error)))
+                skipped.append(
+                    Skipped(scenario.protocol, scenario.defense, scenario.attack, str(error))
+                )
             else:
                 cells.append(Cell(scenario, self.varied, sought, listed=not sought))
         return cells, skipped
@@ -87,16 +88,16 @@ class Grid:
         return {name: values for name, values in self.axes.items() if name not in AXES}
 
     def _distinct(self, scenario: Scenario, plugins: Plugins) -> None:
-        """Raise `Incompatible` for a combination that is another one under a second description."""
+        """Raise `Incompatible` for a combination that describes the same run as another one."""
         if scenario.malicious == 0 and scenario.attack != "none":
             raise Incompatible("nobody is malicious")
-        rule = plugins.defense_name
+        defense = plugins.defense_name
         draws = plugins.defense.traits().randomized
         for idle, names, where in (
             (plugins.noises(scenario) == 0, PRIVACY, "without a mechanism"),
             (scenario.attack == "none", ADVERSARY, "without an attack"),
-            (not draws, ("defense_draw",), f"to {rule}, which draws nothing,"),
-            (not plugins.declares, ("declared",), f"to {rule}"),
+            (not draws, ("defense_draw",), f"to {defense}, which draws nothing,"),
+            (not plugins.declares, ("declared",), f"to {defense}"),
         ):
             for name in names if idle else ():
                 values = self.axes.get(name, ())
@@ -108,7 +109,7 @@ _DEFAULTS = {"protocol": "fedavg", "mechanism": "none", "defense": "own", "attac
 
 
 def _cap(fields: Mapping[str, Any]) -> str | None:
-    """Most that an attack may be shown: secure aggregation hides the benign messages."""
+    """Return the most that an attack may be shown: secure aggregation hides the benign messages."""
     cap: str | None = fields.get("knowledge")
     if fields.get("sees") in SUMS and (cap is None or cap.startswith("all")):
         return "colluders" + (cap or "all+defense+state").removeprefix("all")

@@ -107,7 +107,7 @@ class Options:
         return max(accelerators, min(cores // 2, SHARING * accelerators))
 
     def accelerators(self) -> int:
-        """Number of accelerators that may be used."""
+        """Return the number of accelerators that may be used."""
         if self.device == "cpu" or self.canonical:
             return 0
         import torch
@@ -126,7 +126,7 @@ class _Worker:
     begun: float | None = None  # when it began, on the monotonic clock
 
     def overdue(self, seconds: float) -> bool:
-        """Whether it plays a run for longer than this, and has sent nothing new."""
+        """Return whether it plays a run for longer than this, and has sent nothing new."""
         late = self.begun is not None and self.begun < time.monotonic() - seconds
         return late and not self.pipe.poll()
 
@@ -162,7 +162,7 @@ class LocalEngine(Engine):
             self._bury(place)
 
     def free(self) -> int:
-        """Number of workers without a run, and of those that may still be started."""
+        """Return the number of workers without a run, and of those that may still be started."""
         return self.size - sum(worker.run is not None for worker in self._workers.values())
 
     def submit(self, run: Run, chunk: int) -> None:

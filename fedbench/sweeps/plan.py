@@ -93,7 +93,7 @@ def runs(cells: Iterable[Cell], seeds: Sequence[int]) -> list[Run]:
 
 
 def preset_names() -> list[str]:
-    """Names of the presets that come with fedbench."""
+    """Return the names of the presets that come with fedbench."""
     names = [path.name for path in files("fedbench").joinpath("presets").iterdir()]
     return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
 
@@ -116,7 +116,7 @@ def _plugins_last(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, .
 
 
 def _values(name: str, value: Any, where: str) -> tuple[Any, ...]:
-    """Values of one field: a list is an axis, a table a plug-in with axes of its own."""
+    """Return the values of one field: a list is an axis, a table a plug-in with axes of its own."""
     listed = _listed(value)
     if not listed:
         raise ConfigError(f"{where}: {name} must have a value, got []")

@@ -137,7 +137,7 @@ def check_payload(payload: Payload) -> None:
 
 
 def _check_nobody(payload: Payload) -> None:
-    """Check that no messages have the laws of some: a round can have no clients."""
+    """Check the laws of a payload without rows: a round can have no clients."""
     nobody = payload.take([])
     nobody.check()
     assert nobody.spec == payload.spec, "no rows must have the form of some"

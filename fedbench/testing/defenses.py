@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench.api import Chain, Defense, Prefilter, ServerView, Traits, hooks
-from fedbench.api.prefilter import transform
+from fedbench.api import Defense, Prefilter, ServerView, Traits, hooks
+from fedbench.api.prefilter import links_of, transform
 from fedbench.core.rng import Key
 from fedbench.experiment.compatibility import examine
 from fedbench.payload import (
@@ -131,15 +131,6 @@ def declared(defense: Defense[Any], view: ServerView) -> ServerView:
         truth=view.truth if traits.oracle else None,
         network=view.network if traits.network else None,
     )
-
-
-def links_of(defense: Defense[Any]) -> Iterator[Defense[Any] | Prefilter]:
-    """Yield the prefilters of a chain and its rule; a rule alone is one link."""
-    if isinstance(defense, Chain):
-        yield defense.first
-        yield from links_of(defense.rule)
-    else:
-        yield defense
 
 
 def outliers(x: Tensor, count: int) -> Iterator[tuple[str, Tensor]]:

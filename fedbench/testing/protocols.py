@@ -122,9 +122,15 @@ def _check_local_update(protocol: Protocol[Any], shared: Shared, client: Client)
         return {name: torch.zeros_like(leaf) for name, leaf in tree.items()}
 
     hook = hooks.Hook(protocol, "local_update")
-    given = (dict(client.tree), batches, still, client.key, dict(client.memory))
     before = _copied([client.tree, client.memory])
-    tree, memory = hook.pair(*given, remedy="write: return tree, memory")
+    tree, memory = hook.pair(
+        dict(client.tree),
+        batches,
+        still,
+        client.key,
+        dict(client.memory),
+        remedy="write: return tree, memory",
+    )
     left = _alike(before, [client.tree, client.memory])
     assert left, f"{title(protocol)}: local_update wrote into its tree or its memory"
     hook.must(hooks.is_tree(tree), "(a dict of tensors, memory)", tree)
@@ -153,10 +159,11 @@ def _check_messages(
     left = _alike(before, given)
     assert left, f"{title(protocol)}: message wrote into its updates or its memories"
     for row in range(len(updates)):
-        own = (updates[row : row + 1], keys[row : row + 1], memory[row : row + 1])
-        alone, _ = hooks.message(protocol, shared, *own)
-        pair = (alone.values()[0].double(), together.values()[row].double())
-        rounded = torch.isclose(*pair, rtol=1e-3, atol=1e-4).double().mean()
+        only = slice(row, row + 1)
+        alone, _ = hooks.message(protocol, shared, updates[only], keys[only], memory[only])
+        mine = alone.values()[0].double()
+        among = together.values()[row].double()
+        rounded = torch.isclose(mine, among, rtol=1e-3, atol=1e-4).double().mean()
         assert float(rounded) > 0.99, f"{title(protocol)}: a client's message depends on others"
 
 

@@ -124,9 +124,12 @@ class MLflow(Tracker):
 
     def _begin(self, scenario: Scenario) -> str:
         client = self._client()
-        there = client.get_experiment_by_name(self.experiment)
-        home = client.create_experiment(self.experiment) if there is None else there.experiment_id
-        run: str = client.create_run(home, run_name=name_of(scenario)).info.run_id
+        experiment = client.get_experiment_by_name(self.experiment)
+        if experiment is None:
+            number = client.create_experiment(self.experiment)
+        else:
+            number = experiment.experiment_id
+        run: str = client.create_run(number, run_name=name_of(scenario)).info.run_id
         entities = self._module.entities
         values = scenario.model_dump(exclude_none=True).items()
         client.log_batch(run, params=[entities.Param(name, str(value)) for name, value in values])

@@ -107,13 +107,13 @@ def _same(path: Path, text: str) -> bool:
     """Tell if a file is a page: of the same bytes outside of drawings that are made of marks."""
     if not path.is_file():
         return False
-    there = path.read_bytes().decode("utf-8", errors="replace")
-    for drawing in DRAWING.findall(there):
+    stored = path.read_bytes().decode("utf-8", errors="replace")
+    for drawing in DRAWING.findall(stored):
         if "<" in MARK.sub("", drawing) or ACTIVE.search(drawing):
             return False
         if not set(LINK.findall(drawing)) <= set(LINK.findall(text)):
             return False
-    return DRAWING.sub("", there) == DRAWING.sub("", text)
+    return DRAWING.sub("", stored) == DRAWING.sub("", text)
 
 
 def pages(
@@ -149,7 +149,7 @@ def pages(
         "defense": sorted({words.family(words.rule(entry)) for entry in entries}),
         "status": sorted({entry.status for entry in entries}),
     }
-    given = {
+    contents = {
         "races": races,
         "newest": newest.version,
         "columns": [column for column in COLUMNS if met or column[0] != "gap"],
@@ -157,7 +157,7 @@ def pages(
         "held_out": met,
         "committed": words.committed(newest),
     }
-    return data_files(races) | texts | {"index.html": index.render(given)}
+    return data_files(races) | texts | {"index.html": index.render(contents)}
 
 
 def links(board: Path, entry: Entry, folder: Path) -> list[tuple[str, str]]:
@@ -175,8 +175,8 @@ def links(board: Path, entry: Entry, folder: Path) -> list[tuple[str, str]]:
         f"rules {entry.rules} (toml)": board / "rules" / f"{entry.rules}.toml",
     }
     return [
-        (what, quote(Path(os.path.relpath(path, folder)).as_posix()))
-        for what, path in files.items()
+        (title, quote(Path(os.path.relpath(path, folder)).as_posix()))
+        for title, path in files.items()
         if path.is_file()
     ]
 

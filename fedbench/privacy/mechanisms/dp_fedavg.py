@@ -14,7 +14,8 @@ from fedbench.payload import FloatVectors, FoldedMessages, Payload
 from fedbench.privacy.clients import clipped
 from fedbench.privacy.events import GaussianSum
 
-LEAST, MOST = 1e-38, 1e38  # of a norm that float32 holds
+LEAST = 1e-38  # of a norm that float32 holds
+MOST = 1e38
 FASTEST = 200.0  # logarithm of more than MOST over LEAST
 
 
@@ -105,7 +106,7 @@ class DPFedAvg(Mechanism):
         return GaussianSum(self.z, self.adaptive)
 
     def bit_z(self, expected: int) -> float:
-        """Standard deviation of the noise on the sum of bits."""
+        """Return the standard deviation of the noise on the sum of bits."""
         return expected / 20 if self.bit_noise is None else self.bit_noise
 
     def update_z(self, expected: int) -> float:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedbench.api import Defense, DpEvent, Mechanism, Protocol, Release, ServerView, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
-from fedbench.payload import BinaryMasks, FoldedMessages, NoiseMasks, Payload, SignBits
+from fedbench.payload import BinaryMasks, FoldedMessages, NoiseMasks, Payload, SignBits, bits_of
 from fedbench.privacy.events import FlippedBits
 
 
@@ -91,10 +91,11 @@ class FlipBits(Mechanism):
         assert isinstance(payload, BinaryMasks | SignBits | NoiseMasks)
         floats = 0 if isinstance(payload, SignBits) else payload.rest.shape[1]
         require("randomized-response", floats, not floats, "used without floats beside the bits")
-        name = "positive" if isinstance(payload, SignBits) else "mask"
-        bits = getattr(payload, name)
+        bits = bits_of(payload)
         odds = torch.full((bits.shape[1],), self.p, device=bits.device)
-        return replace(payload, **{name: bits ^ torch.stack([key.bernoulli(odds) for key in keys])})
+        flips = torch.stack([key.bernoulli(odds) for key in keys])
+        flipped: dict[str, Any] = {payload.packed_field: bits ^ flips}
+        return replace(payload, **flipped)
 
     @property
     def folds(self) -> bool:

@@ -77,6 +77,11 @@ def test_what_a_chain_or_a_rule_cannot_be_is_refused_before_the_run() -> None:
         ("fsl", "clip+mean", Incompatible, "messages of one length have one norm, but fsl sends"),
         ("fedpm", "nnm:f=1+vote-margin", Incompatible, "works on BinaryMasks, SignBits, but fedpm"),
         ("signsgd", "log-odds-cap", Incompatible, "would be the plain vote for signsgd"),
+        ("signsgd", "oracle+log-odds-cap", Incompatible, "would be the plain vote for signsgd"),
+        ("feddrop", "clip+fldetector", Incompatible, "broadcast weights, which its columns are"),
+        ("fedpm", "bucketing+fldetector", Incompatible, "rows of one client each, got Bucketing"),
+        ("fedavg", "nnm+clip+foolsgold", Incompatible, "rows of one client each, got NNM"),
+        ("skellam", "clip+lasa", Incompatible, "columns that are no coordinates of an update"),
         ("fedavg", "clip+oracle+median", ConfigError, "oracle.median must have oracle first"),
         ("fedavg", "oracle+krum:f=1", ConfigError, "must leave every f to the oracle"),
         ("fedavg", "median+mean", UnknownPluginError, "--prefilter 'median' is not installed"),
@@ -91,6 +96,8 @@ def test_what_a_chain_or_a_rule_cannot_be_is_refused_before_the_run() -> None:
     resolve(Scenario(protocol="fsl", defense="nnm:f=1+clip+mean", **SMALL))  # mixtures differ
     resolve(Scenario(protocol="fedpm", defense="entropy-filter+vote-margin", **SMALL))
     resolve(Scenario(protocol="fedpm", defense="log-odds-cap", **SMALL))
+    resolve(Scenario(protocol="fedmrn", defense="clip+fldetector", **SMALL))
+    resolve(Scenario(protocol="fedavg", defense="oracle+clip+foolsgold", **SMALL))
 
 
 def test_rates_hold_what_a_rule_left_out_against_the_truth() -> None:

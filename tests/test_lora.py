@@ -229,6 +229,11 @@ def test_attacks_and_rules_see_the_factors() -> None:
     assert record.trained == 1764
 
 
+def test_a_rule_gets_its_copy_of_a_network_that_was_differentiated_by_samples() -> None:
+    record = play(defense="deepsight", mechanism="dp-sgd", declared=0.25, rounds=1)
+    assert record.result.skipped_rounds == 0
+
+
 def test_ids_know_the_adapter_and_a_scenario_without_one_says_nothing_of_it() -> None:
     plain = fedbench.Scenario(**SMALL)
     assert "adapter" not in plain.model_dump_json()

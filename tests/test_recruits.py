@@ -119,6 +119,17 @@ def test_who_trains_for_it_forgets_that_it_did(protocol: str) -> None:
         assert set(after.memories) == set(before.memories) | set(seen.clients)
 
 
+@pytest.mark.parametrize("protocol", ["byz-ef21:k=0.1", "rosdhb"])
+def test_patches_of_who_trains_for_it_are_of_what_the_server_remembers_of_each(
+    protocol: str,
+) -> None:
+    scenario = FSL.model_copy(update={"protocol": protocol})
+    setup, (before, _), seen, view = played(None, scenario, steps=2)
+    ids = which(setup, before, view, 1)
+    assert sorted(ids) == setup.population.malicious.ids()
+    assert (set(ids) - set(seen.clients)) & set(before.memories), "one that the server remembers"
+
+
 def test_an_attack_that_asks_for_nobody_costs_nothing_and_is_shown_nobody() -> None:
     _, _, seen, view = played(0)
     assert view.recruits is None

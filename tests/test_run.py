@@ -431,6 +431,8 @@ def test_a_run_doubts_itself_when_it_should_and_only_then() -> None:
         (SignFlip(), 0.0, [nobody]),
     ):
         assert doubts(with_attack(attack, malicious=malicious), "sign-flip") == expected
+    dormant = with_attack(SignFlip(), malicious=0.6, attack_from=2)
+    assert doubts(dormant, "sign-flip") == [], "its clients are honest in both rounds"
     skipped = with_attack(GARBAGE, malicious=0.9, defense="trimmed-mean:f=2")
     assert "2 of 2 rounds were skipped" in doubts(skipped, "sign-flip")
     # Of steps that are lost in rounding no update is left, and so nothing to push.

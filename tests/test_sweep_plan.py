@@ -66,6 +66,13 @@ def test_attacks_by_nobody_and_axes_that_a_rule_does_not_read_are_no_cells() -> 
     }
 
 
+def test_a_rule_behind_a_prefilter_that_it_cannot_have_is_left_out() -> None:
+    cells, skipped = plan({"defense": ["nnm+foolsgold", "foolsgold"], "attack": "sign-flip"})
+    assert {cell.defense for cell in cells} == {"foolsgold"}
+    assert {skip.defense for skip in skipped} == {"nnm+foolsgold"}
+    assert all("rows of one client each" in skip.reason for skip in skipped)
+
+
 def test_a_delta_is_an_axis_only_where_something_is_priced() -> None:
     grid = {"protocol": ["fedpm", "skellam"], "mechanism": ["none", "mask-sampling"]}
     cells, _ = plan(grid, delta=[1e-5, 1e-6])

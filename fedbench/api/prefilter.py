@@ -14,6 +14,7 @@ from fedbench.api import hooks, undeclared
 from fedbench.api.defense import Defense, ServerView, Stage, Traits, belongs, require_f
 from fedbench.api.undeclared import advised
 from fedbench.core.copies import fetched
+from fedbench.core.errors import Incompatible
 from fedbench.payload import FloatVectors, KeptMessages, Payload, Spec
 
 
@@ -88,22 +89,37 @@ class Chain(Defense[Any], chain=True):
     first: Prefilter
     rule: Defense[Any]
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.first.mixes and self.rule.traits().identities:
+            raise Incompatible(
+                "--defense must give a rule that remembers clients rows of one client each, got "
+                f"{type(self.first).__name__} before it, which mixes them; leave that out, or use "
+                "clip"
+            )
+
     def traits(self) -> Traits:
         of_first = vars(self.first.traits())
         of_rule = vars(self.rule.traits())
         needs = (
             *("model", "network", "root", "history", "identities", "randomized", "oracle"),
-            *("broadcast", "sparsifies"),
+            *("broadcast", "sparsifies", "shrinks"),
         )
-        keeps = ("shift", "scale", "mean_at_zero", "sharp", "shrinks")
+        keeps = ("shift", "scale", "mean_at_zero", "sharp")
         traits = {name: of_first[name] or of_rule[name] for name in needs}
         traits |= {name: of_first[name] and of_rule[name] for name in keeps}
         detects = of_first["detects"] or (of_rule["detects"] and not self.first.mixes)
         return Traits(detects=detects, **traits)
 
     def refuses(self, alphabet: type[Payload]) -> str | None:
+        """Return why one of the two has no meaning there.
+
+        Real rows may have other lengths and shares of ones than messages of the alphabet, but their
+        columns mean what they did, and are no more coordinates of an update than before.
+        """
+        other = self.first.real and alphabet.aligned and not self.rule.traits().broadcast
         why = self.first.refuses(alphabet)
-        return why or self.rule.refuses(FloatVectors if self.first.real else alphabet)
+        return why or self.rule.refuses(FloatVectors if other else alphabet)
 
     def declared(self, f: int) -> Self:
         return dataclasses.replace(self, first=self.first.declared(f), rule=self.rule.declared(f))

@@ -232,7 +232,7 @@ def _of_attack(setup: Setup, rounds: list[Round]) -> list[str]:
     if refused > sent / 2:
         share = "all" if refused == sent else "most"
         doubts.append(f"{share} malicious messages were rejected")
-    if any(0 < len(r.clients) <= 2 * r.malicious for r in rounds):
+    if any(0 < len(r.clients) <= 2 * r.malicious for r in rounds if setup.acts(r.step)):
         doubts.append("the adversary had at least half of the rows in some rounds")
     return doubts
 

@@ -33,7 +33,7 @@ from fedbench.experiment import cohorts
 from fedbench.experiment.compatibility import Plugins
 from fedbench.experiment.population import Population
 from fedbench.experiment.scenario import Scenario
-from fedbench.payload import FoldedMessages, Payload
+from fedbench.payload import FoldedMessages, Payload, joined
 
 SERVER = -1  # whose memory is that of the server's own client, which trains on its root data
 REHEARSING = 1000  # clients of an adversary that owns more than can be listed
@@ -217,8 +217,7 @@ class Setup:
         protocol = self.plugins.protocol
         updates, after = self.executor.trained(extra, step)
         sent, _ = hooks.message(protocol, self.shared, updates, self.keys(absent, step), after)
-        form = honest.take(present + [owned.rows.tolist()[0]] * len(absent))
-        return form.put(list(range(len(present), len(ids))), sent), len(absent)
+        return joined([honest.take(present), sent]), len(absent)
 
     def announced(self, received: Payload | FoldedMessages) -> int:
         """Number of messages that the server step is told; central noise hides the real one."""

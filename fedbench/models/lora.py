@@ -110,19 +110,10 @@ class LoRANet(Network):
         """Draw samples that the base takes."""
         return self.base.examples(count, key, device)
 
-    @cached_property
-    def _copies(self) -> dict[torch.device, Tree]:
-        return {}
-
-    def _frozen_on(self, device: torch.device) -> Tree:
-        if device not in self._copies:
-            self._copies[device] = {name: x.to(device) for name, x in self.frozen.items()}
-        return self._copies[device]
-
     def merged(self, params: Tree) -> Tree:
         """Return the base's parameters: ``W + (alpha / r) B A``, the last layer, and the frozen."""
         some = params[self.weights[0]]
-        frozen = {name: x.to(some.dtype) for name, x in self._frozen_on(some.device).items()}
+        frozen = {name: x.to(some.device, some.dtype) for name, x in self.frozen.items()}
         parts = frozen | params
         merged = {name: parts[name] for name in self.base.shapes}
         for name in factored(self.base):

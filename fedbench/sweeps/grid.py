@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -63,7 +64,8 @@ class Grid:
         for kind, texts in parts.items():
             for text in texts:
                 if text != "own" and not (kind == "attack" and _is_several(text)):
-                    registry.load(kind, text)
+                    with suppress(Incompatible):  # of a chain, whose cells are left out
+                        registry.load(kind, text)
         values = {**{k: dict.fromkeys(v) for k, v in self._others().items()}, **parts}
         if (count := math.prod(map(len, values.values()))) > MOST_CELLS:
             raise ConfigError(f"a grid must mean at most {MOST_CELLS} combinations, got {count}")

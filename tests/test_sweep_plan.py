@@ -116,6 +116,7 @@ WRONG: list[tuple[str, str]] = [
     ("seeds = [true]", "seeds must be distinct integers in 0 .. 2**63 - 1, got [True]"),
     ("seeds = []", "seeds must be distinct integers in 0 .. 2**63 - 1, got []"),
     ("[[grid]]\nattack = []", "grid 1: attack must have a value, got []"),
+    ("[scenario]\nrounds = [1, true]", "rounds must have values of one kind, got [1, True]"),
     ("[[grid]]\nattack = [['none']]", "attack must be a name or a table or a list of them, got"),
     ("[[grid]]\nattack = 3", "attack must be a name or a table or a list of them, got 3"),
     ("[[grid]]\nattack = {gamma = 3}", "for a plug-in a table with its name and parameters"),

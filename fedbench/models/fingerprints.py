@@ -68,7 +68,7 @@ def written(value: object, within: Within = ()) -> str:
         return f"{{{', '.join(sorted(items))}}}"
     if isinstance(value, partial):
         return written([value.func, value.args, value.keywords], within)
-    if isinstance(value, nn.Module) and value not in within:  # in a list, say, so not one of its own
+    if isinstance(value, nn.Module) and value not in within:  # in a list, for instance
         return described(value, within)
     named = value if hasattr(value, "__qualname__") else type(value)
     text = f"{named.__module__}.{named.__qualname__}"

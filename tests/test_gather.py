@@ -108,6 +108,12 @@ def test_an_archive_that_unpacks_to_too_much_is_refused_and_a_run_of_two_version
         record(code=code).write(tmp_path / "both")
     with pytest.raises(ConfigError, match=r"a run once.*of code 0.[12].0 and 0.[12].0; move"):
         gather([tmp_path / "both"])
+    # a data set of two contents
+    for seed, digest in enumerate(("ab" * 32, "cd" * 32)):
+        played = record(seed=seed).model_copy(update={"data_digest": digest})
+        played.sealed().write(tmp_path / "data")
+    with pytest.raises(ConfigError, match=r"must be of one .*, which were played on different"):
+        gather([tmp_path / "data"])
 
 
 @pytest.mark.parametrize(

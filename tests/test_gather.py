@@ -183,6 +183,12 @@ def test_a_cell_has_its_seeds_and_names_the_fields_that_vary() -> None:
     assert [row.clean is not None for row in table] == [True] * 4
 
 
+def test_an_attack_that_never_begins_makes_no_field_vary() -> None:
+    awake = record(attack="sign-flip", rounds=4)
+    dormant = record(attack="sign-flip", rounds=4, attack_from=4)
+    assert [cell.varied for cell in cells_of([awake, dormant])] == [(), ()]
+
+
 def test_data_that_follows_the_seed_is_no_field_that_varies() -> None:
     follows = [record(seed) for seed in (0, 1, 2)]
     assert [cell.scenario.data_seed for cell in cells_of(follows)] == [None]

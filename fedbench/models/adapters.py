@@ -38,7 +38,7 @@ class LoRA:
 
     def written(self) -> Self:
         """Return the same adapter with its alpha written out."""
-        return replace(self, alpha=self.rank * self.scale)
+        return replace(self, alpha=float(self.rank if self.alpha is None else self.alpha))
 
 
 def parse(text: str) -> LoRA | None:

@@ -188,6 +188,7 @@ def test_results_show_themselves_as_the_table_of_their_cells() -> None:
     (line,) = [line for line in lines if "alie" in line]
     assert line.split()[:5] == ["alie", "◀", "worst", "40.0", "±"]
     assert max(map(len, lines)) <= 100
+    assert lines[-1].startswith("skipped: rounds in which")  # every note, but not the count
     page = Results(small())._repr_html_()
     assert "<b>40.0 ± 0.0</b>" in page
     assert page.count("<tr>") == 1 + 1 + 2  # heads, the system, two attacks

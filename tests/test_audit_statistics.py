@@ -190,6 +190,7 @@ def test_the_error_of_an_estimate_is_how_much_other_canaries_change_it() -> None
         (lambda: Bernoullis(0, 0.1, 0.2), "k must"),
         (lambda: Bernoullis(1, 1.1, 0.2), "p must"),
         (lambda: Gaussians(0.0, 0.0), "std must"),
+        (lambda: Guesses(0, 0, 0), "canaries must"),
         (lambda: Guesses(4, 5, 1), "right must"),
         (lambda: Guesses(4, 3, 4), "right must"),
         (lambda: Guesses(4, 3, 2).epsilon(1.0, 0.9), "delta must"),

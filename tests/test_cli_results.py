@@ -57,6 +57,16 @@ def good(command: Command) -> Callable[..., str]:
     return run
 
 
+def test_systems_are_titles_with_the_fields_in_which_they_differ(
+    tmp_path: Path, good: Good
+) -> None:
+    for clients in (10, 20):
+        of_fedavg(clients=clients).write(tmp_path)
+    lines = good(tmp_path).splitlines()
+    titles = [line.strip() for line in lines if line.startswith("fedavg")]
+    assert titles == ["fedavg + mean; clients 10", "fedavg + mean; clients 20"]
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 @pytest.mark.parametrize("each", ["cell", "run"])
 def test_no_line_of_the_usual_table_is_longer_than_the_terminal(

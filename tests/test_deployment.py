@@ -362,7 +362,7 @@ class MemoryGrid:
     def get_node_ids(self) -> list[int]:
         return list(self.contexts)
 
-    def send_and_receive(self, messages: Any) -> list[Any]:
+    def send_and_receive(self, messages: Any, timeout: float) -> list[Any]:
         replies = []
         for message in messages:
             node = message.metadata.dst_node_id
@@ -397,13 +397,13 @@ def test_messages_of_flower_carry_accuracy_and_bits(protocol: str, in_a_task: No
 
 
 class Hostile(MemoryGrid):
-    """A grid in which two nodes answer rounds of training: with nothing, and with a wild error."""
+    """A grid in which three nodes answer training wrong: empty, with a wild error, and never."""
 
-    def send_and_receive(self, messages: Any) -> list[Any]:
+    def send_and_receive(self, messages: Any, timeout: float) -> list[Any]:
         from flwr.app import Error, Message, RecordDict
 
         told = list(messages)
-        replies = super().send_and_receive(told)
+        replies = super().send_and_receive(told, timeout)
         for place, message in enumerate(told):
             if message.metadata.message_type == "train":
                 if message.metadata.dst_node_id == 101:
@@ -411,20 +411,24 @@ class Hostile(MemoryGrid):
                 if message.metadata.dst_node_id == 102:
                     error = Error(code=0, reason="\x1b[2J two" + chr(10) + "lines")
                     replies[place] = Message(error=error, reply_to=message)
-        return replies
+                if message.metadata.dst_node_id == 103:
+                    assert timeout == 7
+                    replies[place] = None
+        return [reply for reply in replies if reply is not None]
 
 
 @pytest.mark.peers
 def test_answers_without_a_packet_are_left_out_and_named_in_a_line(
     in_a_task: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = dataclasses.replace(SMALL, rounds=1, per_round=6, declared=0.0)
+    settings = dataclasses.replace(SMALL, rounds=1, per_round=6, declared=0.0, patience=7.0)
     app = flower.client_app(example.lenet, own_digits, settings.config())
     (row,) = flower.serve(Hostile(app, 6), settings, example.lenet())["rounds"]
-    assert (row["sent"], row["accepted"]) == (4, 4)
+    assert (row["sent"], row["accepted"]) == (3, 3)
     out = capsys.readouterr().out
     assert "client 1 failed in train: packet['data'] must be of type bytes" in out
     assert r"client 2 failed in train: \x1b[2J two lines" in out
+    assert "client 3 failed in train: no answer in 7 seconds" in out
 
 
 @pytest.mark.peers

@@ -59,6 +59,8 @@ def test_an_attack_that_sees_less_and_does_more_is_doubted(record: Record) -> No
     ]
     most = made(record, [0.5, 0.5], attack="min-max")
     assert list(blind([own, most, made(record, [0.2, 0.2], attack="dyn-opt")])) == []
+    some = made(record, [0.1, 0.1], attack="auto:knows=colluders,asks=false")
+    assert "see more: auto:knows=colluders" in next(blind([own, some, most]))  # the worst of both
     for other in ({"attack": "noise"}, {"attack": "min-max", "defense": "median"}):
         assert list(blind([own, made(record, [0.5, 0.5], **other)])) == []
 

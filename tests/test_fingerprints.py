@@ -121,7 +121,23 @@ def test_modules_that_compute_otherwise_have_other_names_though_their_weights_ar
         assert Scenario(model=again).model == Scenario(model=again).model
 
 
-@pytest.mark.parametrize("made", [Private, Unsaved])
+class Listed(Private):
+    """A module with another one, and with itself, in a list that torch does not look into."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__(1.0)
+        self.others = [Private(by), self, self.layer]
+
+
+class Keyed(Private):
+    """A module with a table of numbers whose keys may be numbers or texts."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__(1.0)
+        self.table = {by: 1} if by == 1.0 else {str(1.0): 1}
+
+
+@pytest.mark.parametrize("made", [Private, Unsaved, Listed, Keyed])
 def test_private_attributes_and_buffers_that_are_not_saved_tell_modules_apart(
     made: Callable[[float], nn.Module],
 ) -> None:

@@ -108,6 +108,12 @@ def test_an_archive_that_unpacks_to_too_much_is_refused_and_a_run_of_two_version
         record(code=code).write(tmp_path / "both")
     with pytest.raises(ConfigError, match=r"a run once.*of code 0.[12].0 and 0.[12].0; move"):
         gather([tmp_path / "both"])
+    # a data set of two contents
+    for seed, digest in enumerate(("ab" * 32, "cd" * 32)):
+        played = record(seed=seed).model_copy(update={"data_digest": digest})
+        played.sealed().write(tmp_path / "data")
+    with pytest.raises(ConfigError, match=r"must be of one .*, which were played on different"):
+        gather([tmp_path / "data"])
 
 
 @pytest.mark.parametrize(
@@ -175,6 +181,12 @@ def test_a_cell_has_its_seeds_and_names_the_fields_that_vary() -> None:
     assert [[r.scenario.seed for r in runs] for runs in found.values()] == [[0, 1]] * 4
     table = rows(list(found), found)
     assert [row.clean is not None for row in table] == [True] * 4
+
+
+def test_an_attack_that_never_begins_makes_no_field_vary() -> None:
+    awake = record(attack="sign-flip", rounds=4)
+    dormant = record(attack="sign-flip", rounds=4, attack_from=4)
+    assert [cell.varied for cell in cells_of([awake, dormant])] == [(), ()]
 
 
 def test_data_that_follows_the_seed_is_no_field_that_varies() -> None:

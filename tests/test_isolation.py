@@ -172,9 +172,12 @@ def test_plain_values_and_messages_of_the_expected_form_come_back_as_they_were()
     form, sent = FloatVectors(torch.zeros(1, 4)), FloatVectors(torch.ones(2, 4))
     result = read(write({"sent": sent}), form)["sent"]
     assert identical(result, sent)
-    for other in (None, SignBits(torch.zeros(1, 4, dtype=torch.bool))):
-        with pytest.raises(NotPlainError, match="got FloatVectors"):
+    for other, wanted in ((None, "none"), (SignBits(torch.zeros(1, 4, dtype=torch.bool)), "Sign")):
+        with pytest.raises(NotPlainError, match=f"must be {wanted}.*, got FloatVectors"):
             read(write(sent), other)
+    bits = write(torch.tensor([True, False]))
+    foreign = read(bits[:-2] + b"\x02\x00")  # no byte that torch writes for True
+    assert foreign.view(torch.uint8).tolist() == [1, 0]
 
 
 def test_what_is_not_plain_does_not_travel_and_bytes_that_are_nothing_are_refused() -> None:

@@ -20,7 +20,7 @@ from fedbench.executors.vmap import Padded, footprint
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.prepare import load_pool, prepare
 from fedbench.experiment.record import parse
-from fedbench.models.adapters import LoRA
+from fedbench.models.adapters import LoRA, written
 from fedbench.models.lora import LoRANet, adapted
 from fedbench.models.modules import ModuleModel
 from fedbench.models.network import require_init, require_network
@@ -245,6 +245,7 @@ def test_ids_know_the_adapter_and_a_scenario_without_one_says_nothing_of_it() ->
     ids |= {resolve(plain.model_copy(update={"adapter": text})).id() for text in others}
     assert len(ids) == 1 + len(others)
     assert "adapter lora" in " ".join(fedbench.Scenario(adapter="lora").remarks)
+    assert written("lora:rank=3,alpha=0.9") == "lora:rank=3,alpha=0.9,freeze_a=false"
 
 
 def digits(mirrored: bool) -> fedbench.data.datasets.Data:
@@ -299,6 +300,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"adapter": "dora"}, r"--adapter must be none or lora, as in lora:rank=4, got 'dora'"),
     ({"adapter": "none:rank=4"}, "--adapter must be none or lora"),
     ({"adapter": "lora:rank=0"}, "--adapter lora:rank must be >= 1, got 0"),
+    ({"adapter": "lora:rank=1048576"}, r"--adapter lora:rank must be < 2\*\*20, got 1048576"),
     ({"adapter": "lora:alpha=-1"}, "--adapter lora:alpha must be > 0, got -1"),
     ({"adapter": "lora:r=4"}, "--adapter lora has no parameter 'r'; parameters: rank, alpha"),
     ({"protocol": "feddrop"}, "feddrop must train whole weights"),

@@ -78,6 +78,7 @@ def test_a_store_with_a_file_is_a_dict(steps: list[tuple[int, int, bool]], most:
         {"order": [7, 1, 2, 3]},
         {"order": [7, 7, 1, 2]},
         {"order": [7, 1]},
+        {"order": [7, 1, 3]},
         {"held": None},
         {"shelves": []},
         {"places": {1: 0, 2: 0}},

@@ -38,6 +38,7 @@ TYPED: list[tuple[str, str]] = [
     (f"attack --preset {LONG}", "--preset must be one of"),
     ("attack --clients 99999999999", "--clients must be < 2**31"),
     ("attack --defense-draw 9223372036854775808", "in 0 .. 2**63 - 1"),
+    ("attack -p feddrop --model cnn4 --dry-run", "feddrop needs a model whose layers follow one"),
     ("attack --delta 1e-320", "--delta must be in [1e-100, 1)"),
     ("attack --chunk 99999999999999999999", "--chunk must be <= 65536"),
     (

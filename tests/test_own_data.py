@@ -101,6 +101,15 @@ def test_channels_that_come_last_come_first() -> None:
     x = np.arange(4 * 5 * 6 * 3, dtype=np.uint8).reshape(4, 5, 6, 3)
     data = from_arrays(x, [0, 1, 0, 1])
     assert np.array_equal(data.x.numpy(), x.transpose(0, 3, 1, 2))
+    with pytest.warns(UserWarning, match=r"taken as images of 5 channels and 6 x 3 pixels; if"):
+        floats = from_arrays(x / 255, [0, 1, 0, 1])
+    assert floats.x.shape == x.shape
+
+
+def test_floats_without_a_channel_are_numbers_and_the_error_says_what_images_are() -> None:
+    data = from_arrays(Key(1).normal(4, 8, 8), [0, 1, 0, 1])
+    with pytest.raises(ConfigError, match=r"got samples \(8, 8\); write x\[:, None\] if they are"):
+        registry.load("model", "lenet").build(data.image, 2)
 
 
 def test_the_identity_covers_type_bytes_shape_labels_owners_and_normalisation() -> None:

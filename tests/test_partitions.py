@@ -311,6 +311,11 @@ def test_what_cannot_be_dealt_is_refused(partition: Partition, clients: int, mes
     assert "\n" not in str(error.value)
 
 
+def test_one_client_holds_everything() -> None:
+    for partition in (IID(), Dirichlet(), Labels(k=10), Shards(), MaxClasses(classes=10)):
+        complete(partition.split(balanced(5), 1, 10, Key(0)), 1, 50)
+
+
 OWNER = torch.tensor([7, 3, 7, 3, 7, 3, 5, 5, 9, 9, 9, 9])  # 5 has two samples only
 
 

@@ -340,6 +340,8 @@ def test_runs_that_differ_in_more_than_the_seed_are_of_two_cells_else_the_later_
         assert [cell["seeds"] for cell in found] == [1, 1, 1]
         assert [cell["impact"] for cell in found] == [None, pytest.approx(0.4), None]
         assert [cell["worst"] for cell in found] == [False, True, True]
+    elsewhere = entry(made(seed=1)) | {"data": "0" * 12}
+    assert [cell["seeds"] for cell in cells([entry(made()), elsewhere])[0]] == [1, 1]
     runs = [entry(made(accuracy=0.9)), entry(made(accuracy=0.3)), entry(made(seed=1, accuracy=0.5))]
     (cell,), repeated = cells(runs)
     assert (cell["seeds"], repeated) == (2, 1)

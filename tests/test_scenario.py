@@ -101,7 +101,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"defense": "trimmed-mean:f=5"}, "--defense trimmed-mean with f = 5 needs at least 11 cl"),
     ({"defense": "multi-krum:f=4"}, "with f = 4 needs at least 11 clients a round, got --per"),
     ({"defense": "krum", "per_round": 3}, "f = 1, from --malicious 0.2, needs at least 5 clients"),
-    ({"defense": "krum", "per_round": 3}, "; lower --declared or sample more clients"),
+    ({"defense": "krum", "per_round": 3}, "; sample more clients or lower --declared"),
+    ({"defense": "krum:f=0", "per_round": 2}, "; sample more clients$"),  # f is as low as it goes
+    ({"defense": "flame", "per_round": 1}, "; sample more clients$"),  # it has no f
     ({"defense": "krum", "per_round": 3, "declared": 0.3}, "with f = 1, from --declared 0.3, need"),
     ({"defense": "multi-krum:m=11"}, "needs at least 11 clients"),
     ({"attack": "rank-reversal"}, "rank-reversal works on Rankings, TopRankings, but fedavg se"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from enum import Enum
 from hashlib import sha256
 from typing import Any
 
@@ -14,9 +15,10 @@ import torch
 from hypothesis import given
 
 from fedbench.core.errors import ConfigError
+from fedbench.core.sources import package_of
 from fedbench.core.trees import Layout
 from fedbench.experiment.evaluation import Evaluation
-from fedbench.experiment.state_bytes import NoBytesError, decode, digest, encode
+from fedbench.experiment.state_bytes import NoBytesError, Reader, Writer, decode, digest, encode
 from fedbench.payload.packets import Packet
 
 # Lengths of eight bytes, little endian; -2 is 0xfe; 1.0 is 0x3f800000 in four bytes.
@@ -116,6 +118,23 @@ def test_an_object_has_its_fields_and_no_more() -> None:
     assert type(again) is Evaluation
     assert (again.accuracy, again.loss, again.success) == (0.5, None, None)
     assert torch.equal(again.parts, score.parts)
+
+
+class Phase(Enum):
+    """An enumeration of a plug-in of one's own."""
+
+    WAITING = 1
+    DONE = 2
+
+
+def test_a_member_of_an_enumeration_of_the_run_s_packages_comes_back() -> None:
+    package = package_of(Phase)
+    data = b"".join(Writer([package]).pieces(Phase.DONE))
+    assert Reader(memoryview(data), [package]).whole() is Phase.DONE
+    with pytest.raises(ConfigError, match="is no enumeration with 'LATE'"):
+        Reader(memoryview(data.replace(b"DONE", b"LATE")), [package]).whole()
+    with pytest.raises(ConfigError, match="is no class of fedbench"):
+        decode(data)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,11 @@ def test_any_list_is_an_axis_and_the_plug_ins_vary_fastest() -> None:
     ]
 
 
+def test_a_sweep_has_the_title_of_its_file_or_that_it_says() -> None:
+    assert Plan.of({"scenario": {}}, "s.toml").title == "s.toml"
+    assert Plan.of({"title": "Bits", "scenario": {}}, "s.toml").title == "Bits"
+
+
 def test_parameters_of_any_plug_in_can_be_axes_for_it_alone() -> None:
     searched = {"name": "dyn-opt", "direction": ["std", "sign"], "bound": 9}
     assert names({"attack": ["sign-flip", searched]}) == [
@@ -123,7 +128,9 @@ WRONG: list[tuple[str, str]] = [
     ("seeds = [true]", "seeds must be distinct integers in 0 .. 2**63 - 1, got [True]"),
     ("seeds = []", "seeds must be distinct integers in 0 .. 2**63 - 1, got []"),
     ("[[grid]]\nattack = []", "grid 1: attack must have a value, got []"),
+    ("[scenario]\nrounds = [1, true]", "rounds must have values of one kind, got [1, True]"),
     ("[[grid]]\nattack = [['none']]", "attack must be a name or a table or a list of them, got"),
+    ("[scenario]\nrounds = [[1]]", "rounds must be a value or a list of them, got [1]"),
     ("[[grid]]\nattack = 3", "attack must be a name or a table or a list of them, got 3"),
     ("[[grid]]\nattack = {gamma = 3}", "for a plug-in a table with its name and parameters"),
     ("[[grid]]\nrounds = {name = 'x'}", "rounds must be a value, or for a plug-in a table"),

@@ -46,7 +46,7 @@ class Bulyan(Geometric[None]):
         return max(min(2 * f, (n - 2 * f - 1) // 2), 0)
 
     def _picks(self, n: int) -> int:
-        return max(n - 2 * (self.f or 0), 1)
+        return n - 2 * (self.f or 0)
 
     def candidates(self, squared: Tensor) -> Tensor:
         return krum_picks(squared, self._picks(len(squared)), self.f or 0)
@@ -55,7 +55,7 @@ class Bulyan(Geometric[None]):
         chosen = self.candidates(squared_distances(x))
         view.findings.kept = chosen.cpu()
         rows = view.findings.kept.nonzero()[:, 0]
-        count = max(self._picks(len(x)) - 2 * (self.f or 0), 1)
+        count = self._picks(len(x)) - 2 * (self.f or 0)
 
         def inner(sorted_: Tensor) -> Tensor:
             return near_median(sorted_, count)

@@ -183,11 +183,14 @@ def require_playable(cell: Cell, seed: int, options: Options) -> None:
     """Raise the error of what does not fit together or in memory, before anything is written."""
     from fedbench.experiment.prepare import prepare
     from fedbench.experiment.streamable import streams
+    from fedbench.run import begin
 
     scenario = cell.scenario.model_copy(update={"seed": seed})
     executor = "loop" if options.executor == "auto" else options.executor  # auto would measure
     with suppress(PluginError):  # of this cell, which fails by itself: others may go on
-        streams(prepare(scenario, options.device, executor, options.chunk), None)
+        setup = prepare(scenario, options.device, executor, options.chunk)
+        begin(setup)  # in which a protocol may refuse a model
+        streams(setup, None)
 
 
 def header(plan: Plan, cells: list[Cell], options: Options) -> str:

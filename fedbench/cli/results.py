@@ -35,7 +35,7 @@ def results(
     """Query a store: its cells or runs, chosen by any field, for people or for programs.
 
     What is no record is left out and named. Shares are in [0, 1], in tables in percent. Runs of
-    other code or on another device are other cells.
+    other code, on another device or on other data are other cells.
 
     Positional:
         store: Folder of records.

@@ -302,6 +302,12 @@ def _samples(x: Any) -> Tensor:
         numbers = torch.from_numpy(array.astype(np.float32, order="C"))
     finite = bool(torch.isfinite(numbers).all())
     require("x", "NaN or infinity", finite, "finite float32 numbers; impute what is missing")
+    if array.ndim == 4 and shape[3] in COLOURS and shape[1] not in COLOURS:
+        warnings.warn(
+            f"x {shape} is taken as images of {shape[1]} channels and {shape[2]} x {shape[3]} "
+            "pixels; if their channels come last, give them as (N, C, H, W)",
+            stacklevel=3,
+        )
     return numbers
 
 

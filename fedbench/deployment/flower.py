@@ -29,7 +29,6 @@ Model = Callable[[], Network]
 Data = Callable[[int, int, Mapping[str, Any]], Any]  # what `samples_of` takes
 KEPT = "fedbench"  # record of a client's context that holds its memory
 PAUSE = 0.5  # seconds between two looks at which clients are there
-PATIENCE = 600.0  # seconds that the server waits for clients
 
 
 def flwr(module: str) -> Any:
@@ -174,7 +173,7 @@ def serve(grid: Any, settings: Settings, network: Network) -> dict[str, Any]:
             for request in server.open(ids, step)
         }
         contents = {i: {"packet": requests[i]} for i in ids}
-        came = asked(grid, "train", contents, nodes, packet_in)
+        came = asked(grid, "train", contents, nodes, settings.patience, packet_in)
         traffic = server.close(came, ids, step)
         row: dict[str, Any] = {"step": step, "clients": ids, **vars(traffic)}
         every = settings.evaluate_every
@@ -191,19 +190,19 @@ def enrolled(grid: Any, server: Server, settings: Settings) -> dict[int, int]:
 
     Numbers are the nodes' ``partition-id`` if these are 0, 1, ...; else the order of their ids.
     """
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + settings.patience
     while len(present := sorted(grid.get_node_ids())) < settings.clients:
         if time.monotonic() > end:
             raise ConfigError(
                 f"clients must be {settings.clients}, got {len(present)} nodes after "
-                f"{PATIENCE:g} seconds; start more SuperNodes or lower clients"
+                f"{settings.patience:g} seconds; start more SuperNodes or lower clients"
             )
         time.sleep(PAUSE)
     present = present[: settings.clients]
     record = flwr("flwr.app").ConfigRecord
     numbered = dict(enumerate(present))
     contents = {i: {"client": record({})} for i in numbered}
-    answers = asked(grid, "query", contents, numbered, client_in)
+    answers = asked(grid, "query", contents, numbered, settings.patience, client_in)
     if len(answers) < settings.clients:
         raise ConfigError(f"clients must be {settings.clients}, got {len(answers)} that answered")
     claimed = [answers[i][0] for i in numbered]
@@ -221,32 +220,35 @@ def asked(
     kind: str,
     contents: Mapping[int, Mapping[str, Any]],
     nodes: Mapping[int, int],
+    patience: float,
     read: Callable[[Any], T],
 ) -> dict[int, T]:
     """Send a message of this kind to each client; return what was ``read`` in the answers.
 
-    A client that fails, or whose answer raises `IllegalPayloadError` there, is left out and named;
-    the round goes on with the others.
+    A client that fails, does not answer in ``patience`` seconds, or whose answer raises
+    `IllegalPayloadError` there, is left out and named; the round goes on with the others.
     """
     app = flwr("flwr.app")
-    numbers = {nodes[i]: i for i in contents}
+    waiting = {nodes[i]: i for i in contents}
     messages: Iterable[Any] = [
         app.Message(content=app.RecordDict(dict(content)), dst_node_id=nodes[i], message_type=kind)
         for i, content in contents.items()
     ]
     answers = {}
-    for reply in grid.send_and_receive(messages):
-        i = numbers.get(reply.metadata.src_node_id)
+    problems = {}
+    for reply in grid.send_and_receive(messages, timeout=patience):
+        i = waiting.pop(reply.metadata.src_node_id, None)
         if i is None:
             continue
         if reply.has_error():
-            problem = str(reply.error.reason)
-        else:
-            try:
-                answers[i] = read(reply.content)
-                continue
-            except IllegalPayloadError as error:
-                problem = str(error)
+            problems[i] = str(reply.error.reason)
+            continue
+        try:
+            answers[i] = read(reply.content)
+        except IllegalPayloadError as error:
+            problems[i] = str(error)
+    problems |= dict.fromkeys(waiting.values(), f"no answer in {patience:g} seconds")
+    for i, problem in problems.items():
         print(one_line(f"fedbench: client {i} failed in {kind}: {problem}"), flush=True)
     return answers
 
@@ -254,7 +256,8 @@ def asked(
 def accuracy(grid: Any, server: Server, step: int, nodes: Mapping[int, int]) -> float | None:
     """Share of all clients' test samples that the deployed model gets right; None without any."""
     record = flwr("flwr.app").ConfigRecord({"data": encode(server.models(step))})
-    scores = asked(grid, "evaluate", {i: {"models": record} for i in nodes}, nodes, score_in)
+    contents = {i: {"models": record} for i in nodes}
+    scores = asked(grid, "evaluate", contents, nodes, server.settings.patience, score_in)
     right = sum(score[0] for score in scores.values())
     count = sum(score[1] for score in scores.values())
     return right / count if count else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -35,6 +36,8 @@ class Settings:
         batch_size: Samples of a local step.
         server_checks: Rows that the server rejects: none, finite or range.
         evaluate_every: Rounds between two evaluations on the clients' test data; 0: never.
+        patience: Seconds that the server waits for clients before the first round, and for answers
+            in every round, which then goes on without the others.
         public_seed: Seed of what both ends regenerate, such as frozen weights and the rotation of
             secure sums. It protects nothing: messages are decoded with it.
         rehearse: Seed of a rehearsal, in which all draws are those of `fedbench.play`; below 0:
@@ -52,6 +55,7 @@ class Settings:
     batch_size: int = 8
     server_checks: str = "finite"
     evaluate_every: int = 5
+    patience: float = 3600.0
     public_seed: int = 0
     rehearse: int = -1
 
@@ -61,6 +65,7 @@ class Settings:
         rule = "-1 with a mechanism, whose noise would be known to all who know the seed"
         require("rehearse", self.rehearse, hidden, rule)
         require("public_seed", self.public_seed, 0 <= self.public_seed < 2**32, "in 0 .. 2**32 - 1")
+        require("patience", self.patience, 0 < self.patience < math.inf, "> 0 and finite")
         require("evaluate_every", self.evaluate_every, self.evaluate_every >= 0, ">= 0")
 
     @classmethod

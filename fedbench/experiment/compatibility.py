@@ -183,23 +183,22 @@ class Plugins:
         name = self.defense_name
         per_round = scenario.per_round
         least = ask(self.defense, "rows_needed", int)
+        f = getattr(self.defense, "f", None)
+        lower = (" or lower --declared" if self.declares else " or lower f") if f else ""
         if least > per_round:
-            f = getattr(self.defense, "f", None)
             prepared = "" if f is None else f" with f = {f}"
-            lower = "lower f"
             if self.declares:
                 typed = "malicious" if scenario.declared is None else "declared"
                 prepared += f", from --{typed} {getattr(scenario, typed):g},"
-                lower = "lower --declared"
             raise misfit(
                 f"--defense {name}{prepared} needs at least {least} clients a round, got "
-                f"--per-round {per_round}; {lower} or sample more clients"
+                f"--per-round {per_round}; sample more clients{lower}"
             )
         most = ask(self.defense, "most_rows", (int, type(None)))
         if most is not None and per_round > most:
             raise misfit(
                 f"--defense {name} looks at every subset of the rows and must have at most {most}, "
-                f"got --per-round {per_round}; sample fewer clients or lower f"
+                f"got --per-round {per_round}; sample fewer clients{lower}"
             )
 
     def _check_privacy(self, scenario: Scenario) -> None:

@@ -14,7 +14,8 @@ class LoRA:
     """Low-rank factors of weight matrices, as the text of an adapter describes them.
 
     Args:
-        rank: Rank r of the product of the two factors of a weight.
+        rank: Rank r of the product of the two factors of a weight. It is one for all layers, so it
+            may be above the smaller side of a small one, which then trains more than it has.
         alpha: Strength: the product counts ``alpha / rank`` times; by default as large as the rank.
         freeze_a: Whether ``B`` alone is trained, over a frozen random ``A``: the mean of ``B`` over
             clients is then that of the products, too (FFA-LoRA).
@@ -37,7 +38,7 @@ class LoRA:
 
     def written(self) -> Self:
         """Return the same adapter with its alpha written out."""
-        return replace(self, alpha=self.rank * self.scale)
+        return replace(self, alpha=float(self.rank if self.alpha is None else self.alpha))
 
 
 def parse(text: str) -> LoRA | None:

@@ -16,13 +16,17 @@ from fedbench.core.sources import package_of, source_of
 PLAIN = (bool, int, float, complex, str, bytes, bytearray, range, slice, torch.dtype, torch.device)
 
 
-def described(module: nn.Module) -> str:
+Within = tuple[FunctionType | nn.Module, ...]
+
+
+def described(module: nn.Module, within: Within = ()) -> str:
     """Describe classes and their source, attributes, and values of a module of `torch.nn`.
 
     Of torch's own layers the public attributes say all. Not in it is what lies outside of the
     module: functions of other files that it calls, and hooks.
     """
     lines = [repr(module)]
+    within = (*within, *module.modules())
     every_module = vars(nn.Module())
     for name, layer in module.named_modules():
         cls = type(layer)
@@ -30,7 +34,7 @@ def described(module: nn.Module) -> str:
         code = source_of(cls).sha256 if foreign else ""
         own = {key: x for key, x in vars(layer).items() if key not in every_module}
         shown = own if foreign else {key: x for key, x in own.items() if key[0] != "_"}
-        lines.append(f"{name} {cls.__module__}.{cls.__qualname__} {code} {written(shown)}")
+        lines.append(f"{name} {cls.__module__}.{cls.__qualname__} {code} {written(shown, within)}")
     lines += [f"{name} {p.requires_grad}" for name, p in module.named_parameters()]
     values = module.state_dict()  # without buffers that are not to be saved
     values = dict(module.named_buffers()) | values
@@ -38,13 +42,13 @@ def described(module: nn.Module) -> str:
     return "\n".join(lines)
 
 
-def written(value: object, within: tuple[FunctionType, ...] = ()) -> str:
+def written(value: object, within: Within = ()) -> str:
     """Write a value as text that has no address: of objects their class, of code its source.
 
-    A function that the value lies ``within`` may be in it again, and is then a name.
+    A function or a module that the value lies ``within`` may be in it again, and is then a name.
 
     >>> written({"p": 0.5, "act": max, "sizes": [1, 2]})
-    '{act: builtins.max, p: 0.5, sizes: [1, 2]}'
+    "{'act': builtins.max, 'p': 0.5, 'sizes': [1, 2]}"
     """
     if value is None or isinstance(value, PLAIN):
         return repr(value)
@@ -60,10 +64,12 @@ def written(value: object, within: tuple[FunctionType, ...] = ()) -> str:
     if isinstance(value, set | frozenset):
         return f"{type(value).__name__} {sorted(written(x, within) for x in value)}"
     if isinstance(value, dict):
-        items = [f"{_name(key)}: {written(x, within)}" for key, x in value.items()]
+        items = [f"{written(key, within)}: {written(x, within)}" for key, x in value.items()]
         return f"{{{', '.join(sorted(items))}}}"
     if isinstance(value, partial):
         return written([value.func, value.args, value.keywords], within)
+    if isinstance(value, nn.Module) and value not in within:  # in a list, for instance
+        return described(value, within)
     named = value if hasattr(value, "__qualname__") else type(value)
     text = f"{named.__module__}.{named.__qualname__}"
     if isinstance(value, FunctionType) and value not in within:
@@ -78,11 +84,6 @@ def written(value: object, within: tuple[FunctionType, ...] = ()) -> str:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         text += written(vars(value), within)
     return text
-
-
-def _name(key: object) -> object:
-    """Return the key of a dictionary as it is written: not what has an address."""
-    return key if isinstance(key, PLAIN) else written(key)
 
 
 def _bytes_of(x: Tensor) -> str:

@@ -244,9 +244,10 @@ def _require(
 ) -> None:
     require("classes", classes, classes >= 1, ">= 1")
     if len(image) != 3:
+        grey = "write x[:, None] if they are grey images, or " if len(image) == 2 else ""
         raise ConfigError(
             f"{type(model).__name__.lower()} needs images (channels, height, width), got samples "
-            f"{image}; use a torch.nn.Module that takes them, Scenario(model=...)"
+            f"{image}; {grey}use a torch.nn.Module that takes them, Scenario(model=...)"
         )
     require("image", image, min(image) >= 1, "one pixel or more, (channels, height, width)")
     if min(image[1:]) < side:

@@ -102,7 +102,7 @@ def data_seeds(runs: Iterable[tuple[Key, int, int | None]]) -> list[int | None]:
 def place(entry: Entry) -> list[tuple[bool, Any]]:
     """Return the default sort key of an entry: by system, no mechanism and no attack first."""
     data_seed = entry["data_seed"] if "seeds" in entry else None  # of runs, the seeds stand last
-    system = (*_DESCRIBED(entry), entry.get("code"), entry.get("device"), data_seed)
+    system = (*_DESCRIBED(entry), *map(entry.get, CODE), data_seed)
     last = (entry["attack"], entry.get("seed"), entry.get("file"))
     values = ("" if value == "none" else value for value in (*system, *last))
     return [(value is not None, value) for value in values]
@@ -111,10 +111,11 @@ def place(entry: Entry) -> list[tuple[bool, Any]]:
 def cells(runs: Sequence[Entry], intervals: bool = True) -> tuple[list[Entry], int]:
     """Aggregate runs to cells, and count the runs that repeat a seed of their cell.
 
-    Runs of other code or another device are of other cells. Data is dealt anew for every seed,
-    unless two seeds share one ``data_seed``. Of two runs with the same cell and seed, which only
-    the code of somebody's own plug-in can tell apart, the later one counts. Everything else is as
-    in `fedbench.results.summary`. The ``intervals`` of the accuracy take time to import.
+    Runs of other code, on another device or on other data are of other cells. Data is dealt anew
+    for every seed, unless two seeds share one ``data_seed``. Of two runs with the same cell and
+    seed, which only the code of somebody's own plug-in can tell apart, the later one counts.
+    Everything else is as in `fedbench.results.summary`. The ``intervals`` of the accuracy take time
+    to import.
     """
     keys = [(_SAME(run), run["seed"], run["data_seed"]) for run in runs]
     groups: dict[tuple[Any, ...], dict[int, Entry]] = {}

@@ -105,6 +105,7 @@ _RECORD = SchemaValidator(
             "schema_version": cs.literal_schema([SCHEMA]),
             "id": TEXT,
             "scenario": SCENARIO,
+            "data_digest": TEXT,
             "vote": YES,
             "environment": table({"fedbench": TEXT, "device": TEXT}),
             "privacy": cs.nullable_schema(
@@ -193,6 +194,7 @@ def _read_slowly(data: bytes, name: str) -> Entry | str:
 def _entry(read: dict[str, Any], name: str) -> Entry:
     where = read["environment"]
     entry = {**read["scenario"], "id": read["id"], "file": name}
+    entry["data"] = read["data_digest"][:12]
     entry |= {"code": where["fedbench"], "device": where["device"]}
     entry |= {measurement.name: measurement.read(read) for measurement in MEASURED}
     if read["vote"]:

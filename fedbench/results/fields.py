@@ -36,7 +36,8 @@ SETTINGS: Fields = {
     **_of("name", "augment", "precision", "server_checks"),
 }
 ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")
-CODE: Fields = {"code": "name", "device": "name"}  # of other code the numbers may be others
+# Of other code, on another device or on other data (first 12 digits) numbers may be others.
+CODE: Fields = _of("name", "code", "device", "data")
 KINDS: Fields = {measurement.name: measurement.kind for measurement in MEASURED}
 SEEDS: Fields = {"seed": "whole", "data_seed": "whole"}
 RUN: Fields = {"id": "name", **NAMES, **SETTINGS, **SEEDS, **KINDS, **CODE, "file": "name"}

@@ -32,7 +32,8 @@ def gather(
 ) -> list[Record]:
     """Read the records in files, archives and folders (``*.json``), each once, ordered by name.
 
-    As `collect`, but a run must be of one version of the code: else `ConfigError`.
+    As `collect`, but all must be of one version of the code, where they are of one run, and on the
+    same data, where these have one name: else `ConfigError`.
     """
     records = collect(paths, skipped)
     require_once(records)
@@ -59,9 +60,20 @@ def collect(
 
 
 def require_once(records: Iterable[Record]) -> None:
-    """Raise `ConfigError` if two records are of one run, played by two versions of the code."""
+    """Raise `ConfigError` if records are of one run in two versions of the code, or of other data.
+
+    Runs on other data have the scenario of the data set that these stood in for.
+    """
     played: dict[Scenario, Record] = {}
+    first: dict[str, Record] = {}  # by data set
     for record in records:
+        other = first.setdefault(record.scenario.dataset, record)
+        if other.data_digest != record.data_digest:
+            raise ConfigError(
+                f"RECORDS must be of one {record.scenario.dataset}, got {other.file_name} and "
+                f"{record.file_name}, which were played on different data; move those on one of "
+                "them to another folder"
+            )
         other = played.setdefault(record.scenario, record)
         if other is not record:
             raise ConfigError(

@@ -129,6 +129,8 @@ def _values(name: str, value: Any, where: str) -> tuple[Any, ...]:
             raise ConfigError(f"{where}: {name} must be {kind} or a list of them, got {entry!r}")
         else:
             out.append(entry)
+    if len({isinstance(entry, bool) for entry in out}) > 1:  # true equals 1, so one would be lost
+        raise ConfigError(f"{where}: {name} must have values of one kind, got {value!r}")
     return tuple(dict.fromkeys(out))
 
 

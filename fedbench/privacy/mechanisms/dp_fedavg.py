@@ -42,7 +42,9 @@ class DPFedAvg(Mechanism):
     With ``adaptive`` the norm follows a quantile of the updates' norms: each client also sends one
     bit, whether its update was not longer than ``clip``; the server adds noise to their sum, and
     ``clip <- clip exp(-eta (b - quantile))``. The noise on the updates is raised so that the two
-    releases together have noise multiplier ``z``.
+    releases together have noise multiplier ``z``. The server counts the bit of every message that
+    it accepts, as the paper's does; that of a malicious client, which does not clip, always says
+    that it was longer, so it pushes the norm up.
 
     Args:
         clip: Largest L2 norm of an update; with ``adaptive``, its first value.

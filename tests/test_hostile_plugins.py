@@ -793,9 +793,11 @@ def test_advice_to_the_user_from_a_round_names_its_plug_in_and_misfits_nobody() 
         misfit = rule(**{hook: raising(errors.Incompatible("misfit"))})
         with pytest.raises(PluginError) as caught:
             played(defense=misfit)
-        text = f"plug-in Crooked of {HERE}: {hook} in round 0 raised Incompatible: misfit"
+        text = str(caught.value)
+        start = f"plug-in Crooked of {HERE}: {hook} in round 0 raised Incompatible: misfit ("
+        assert text.startswith(start)
         failure = crash(caught.value)
-        assert (failure.kind, failure.message, str(caught.value)) == ("user", text, text)
+        assert (failure.kind, failure.message) == ("user", text)
 
 
 def test_a_rule_that_writes_into_what_ready_is_shown_spoils_nothing() -> None:
@@ -991,8 +993,8 @@ def test_a_plug_in_is_called_by_its_kind_name_and_package() -> None:
     hollow = "model hollow (package liars 1.0): build must return Network, got None"
     for kind, plugin, line in (
         ("attack", "liar:how=needs", name + "needs must return Knowledge, got None"),
-        ("attack", "liar:how=init", name + "__init__ raised LookupError: not today"),
-        ("defense", "shy", "defense shy (package liars 1.0): traits raised SystemExit: 0"),
+        ("attack", "liar:how=init", name + "__init__ raised LookupError: not today (liars.py, line 24)"),
+        ("defense", "shy", "defense shy (package liars 1.0): traits raised SystemExit: 0 (liars.py, line 35)"),
         ("model", "hollow", hollow),
     ):
         assert line_of(PluginError, **{kind: plugin}) == line

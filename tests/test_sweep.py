@@ -321,7 +321,7 @@ def test_a_crash_is_recorded_and_the_sweep_goes_on(tmp_path: Path, moody: dict[s
     assert "1 run failed; see fedbench results " in ended.stderr
     start = "moody:times=1, seed 0: failed: attack moody (package moody 1.0): craft in round 0 for "
     assert start in ended.stdout
-    assert " raised ZeroDivisionError: moody today (moody.py, line " in ended.stdout
+    assert " raised ZeroDivisionError: moody today (moody_package.py, line " in ended.stdout
     assert len(records(tmp_path)) == 2
     (failure,) = failures(tmp_path)
     assert (failure.kind, failure.error, failure.tries) == ("crash", "PluginError", 1)
@@ -400,7 +400,7 @@ def test_the_attack_command_names_the_traceback_of_a_crash(
     (line,) = (line for line in first.stdout.splitlines() if line.startswith("failed: "))
     assert ": attack moody (package moody 1.0): craft in round 0 for client" in line
     line_start, _, place = line.partition("; see ")
-    assert " raised ZeroDivisionError: moody today (moody.py, line " in line_start
+    assert " raised ZeroDivisionError: moody today (moody_package.py, line " in line_start
     assert "in craft" in Failure.model_validate_json(Path(place).read_bytes()).traceback
     again = finished(attack, moody)
     assert again.returncode == 0, again.stderr

@@ -990,11 +990,12 @@ def test_a_plug_in_is_called_by_its_kind_name_and_package() -> None:
     exits = line_of(PluginError, attack="liar")
     assert exits.startswith(name + "craft in round 0 for client ")
     assert exits.endswith(" raised SystemExit: 0 (liars.py, line 19)")
+    at = " (liars.py, line"
     hollow = "model hollow (package liars 1.0): build must return Network, got None"
     for kind, plugin, line in (
         ("attack", "liar:how=needs", name + "needs must return Knowledge, got None"),
-        ("attack", "liar:how=init", name + "__init__ raised LookupError: not today (liars.py, line 24)"),
-        ("defense", "shy", "defense shy (package liars 1.0): traits raised SystemExit: 0 (liars.py, line 35)"),
+        ("attack", "liar:how=init", f"{name}__init__ raised LookupError: not today{at} 24)"),
+        ("defense", "shy", f"defense shy (package liars 1.0): traits raised SystemExit: 0{at} 35)"),
         ("model", "hollow", hollow),
     ):
         assert line_of(PluginError, **{kind: plugin}) == line

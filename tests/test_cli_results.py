@@ -208,6 +208,20 @@ def test_the_message_of_a_failed_run_stands_as_it_was_said(
     assert "for clients 3, 1 must return rows (151072,) real, got (2,) of lr=1, k=2 here" in said
 
 
+def test_the_traceback_of_a_failed_run_can_be_asked_for(store: Path, command: Command) -> None:
+    names: dict[str, Any] = {"kind": "crash", "error": "PluginError", "message": "m", "chunk": 8}
+    trace = 'File "mine.py", line 7\n    x = 1 | 0\x1b[2J\nTypeError: no'
+    scenario = of_fedavg(attack="sign-flip").scenario
+    failure = Failure(id="0" * 16, scenario=scenario, traceback=trace, tries=1, **names)
+    (store / "failed").mkdir()
+    (store / "failed" / "0.json").write_text(failure.model_dump_json())
+    asked = ("results", store, "--failed", "--columns", "traceback")
+    _, out, _ = command(*asked, "--format", "csv")
+    assert "line 7\n    x = 1 | 0[2J\nTypeError: no" in out
+    _, out, _ = command(*asked, "--format", "md")
+    assert len(out.strip().split("\n\n")[0].splitlines()) == 3  # a row is one line
+
+
 def test_notes_explain_only_what_the_table_shows(store: Path, good: Good) -> None:
     private = good(store, "--where", "mechanism=dp-fedavg:z=2.0")
     assert "ε: " in private

@@ -781,6 +781,17 @@ def test_a_legend_has_as_many_columns_as_fit() -> None:
         assert max(many.get_window_extent().x1, few.get_window_extent().x1) <= 9.8 * 160
 
 
+def test_a_legend_of_several_rows_reads_from_left_to_right() -> None:
+    with style.look():
+        keys = [style.Mark(f"{n:>30} %", style.INK, "o") for n in range(6)]
+        figure = layout.page(layout.Words("title", ""), keys).figure
+        figure.draw_without_rendering()
+        boxes = {t.get_text(): t.get_window_extent() for t in figure.legends[0].get_texts()}
+    read = sorted(boxes, key=lambda text: (-round(boxes[text].y0), boxes[text].x0))
+    assert len({round(box.y0) for box in boxes.values()}) > 1
+    assert read == [key.label for key in keys]
+
+
 def test_a_png_has_the_dots_that_the_inches_say(tmp_path: Path) -> None:
     for figure in (heatmap.compose(small()), bars.survival(small(), "Title", "subtitle")):
         style.save(figure, tmp_path / "a.png")

@@ -605,7 +605,7 @@ def test_an_alphabet_without_a_list_has_the_attacks_on_real_values() -> None:
         assert registry.load("attack", attack).accepts == (Payload,)
 
 
-def test_a_clone_is_not_needed_to_plan_and_to_rank(
+def test_a_clone_is_not_needed_to_plan_but_to_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -615,8 +615,9 @@ def test_a_clone_is_not_needed_to_plan_and_to_rank(
     assert tomllib.loads(capsys.readouterr().out)["seeds"] == [0, 1, 2, 3, 4]
     with pytest.raises(SystemExit) as end:
         main(["leaderboard", "rank"])
-    assert end.value.code == 0
-    assert "no entries yet" in capsys.readouterr().out
+    assert end.value.code == 2
+    clone = "leaderboards must be a board with entries, got none here; run it in a clone"
+    assert clone in capsys.readouterr().err
     with pytest.raises(SystemExit) as end:  # a board that was named must be one
         main(["leaderboard", "rank", "elsewhere"])
     assert "elsewhere must be a board with rules, got none" in capsys.readouterr().err

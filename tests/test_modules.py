@@ -289,6 +289,17 @@ def flat(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Flatten(), *layers)
 
 
+class Silent(nn.Module):
+    """Module whose forward forgets to return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> None:
+        self.out(x.flatten(1))
+
+
 REFUSED: list[tuple[Any, str]] = [
     (lambda: Normed(classes=1000), r"Normed must return logits \(2, 10\), got \(2, 1000\)"),
     (lambda: Plain(65), r"Plain must take samples of shape \(n, 1, 8, 8\), got RuntimeError"),
@@ -300,6 +311,7 @@ REFUSED: list[tuple[Any, str]] = [
     (Noisy, "Noisy must answer alike each time"),
     (lambda: flat(nn.Linear(64, 10), nn.LSTM(10, 10)), "Sequential must return a tensor of logits"),
     (lambda: flat(nn.Linear(64, 10), nn.BatchNorm1d(10, momentum=None)), "must have a momentum"),
+    (Silent, "Silent must return a tensor of logits .*, got None; end its forward with return"),
 ]
 
 

@@ -231,6 +231,11 @@ class Endless(IterableDataset[Tensor]):
 REFUSED: list[tuple[Callable[[], Data], str]] = [
     (lambda: from_arrays(np.zeros((3, 2)), [0, 1]), r"y must be one label of each sample, \(3,\)"),
     (lambda: from_arrays(np.zeros((2, 2)), [0.5, 1.25]), "only classification is possible"),
+    (lambda: from_arrays("data.npz", [0, 1]), r"x must be an array; write np.load\(FILE\)\[NAME\]"),
+    (
+        lambda: from_dataset([(np.zeros(2), np.eye(3)[0])]),
+        r"label of list\[0\] must be one label: a whole number from 0, or a text, got",
+    ),
     (
         lambda: from_arrays(np.zeros((2, 2)), np.array([0, 1.5], dtype=object)),
         "only classification is possible",
@@ -330,6 +335,14 @@ IDS = from_arrays(torch.zeros(240, 5, dtype=torch.int64), torch.arange(240) % 2)
             r"lenet needs images .*, got samples \(6,\); use a torch.nn.Module",
         ),
         (IDS, "defense", "deepsight", "tries the network on noise"),
+        (IDS, "model", "plain", r"samples of the data, token ids from 0 to 0, .*x.astype\(float\)"),
+        (TABLE, "model", "words", r"samples of the data, numbers, got .*x.astype\(int\)"),
+        (
+            from_arrays(np.full((40, 5), 99), np.arange(40) % 2),
+            "model",
+            "words",
+            "token ids from 99 to 99, got IndexError",
+        ),
     ],
 )
 def test_what_assumes_images_refuses_other_samples_in_one_line(

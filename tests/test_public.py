@@ -197,6 +197,9 @@ def replace_class() -> type[Attack]:
         ({"per_round": 60}, "Scenario.per_round must be <= Scenario.clients = 50, got 60"),
         ({"rounds": "many"}, "^Scenario.rounds must be a whole number, got 'many'$"),
         ({"round": 3}, r"^Scenario.round is no field; did you mean rounds\?$"),
+        ({"device": "cpu"}, r"device is no field; write fedbench.play\(scenario, device=...\)$"),
+        ({"seeds": [0]}, r"seeds is no field; write fedbench.sweep\(scenarios, seeds=...\)$"),
+        ({"lr": 0.1}, r"lr is no field; write it behind the protocol: protocol='fedavg:lr=0.1'$"),
         ({"zzz": 3}, r"^Scenario.zzz is no field; known: protocol, attack, .*data_seed$"),
     ],
 )

@@ -306,7 +306,9 @@ def craft(
             try:
                 require_same_form(honest, sent)
             except IllegalPayloadError as error:
-                raise hook.wrong(f"must return legal messages: {line(str(error))}") from error
+                remedy = f"view.own.nearest takes rows {tuple(view.own.values().shape)}"
+                problem = f"must return legal messages: {line(str(error))}"
+                raise hook.wrong(f"{problem}; {remedy}") from error
         graph = any(x.requires_grad for x in sent.travelling().values())
         hook.must(not graph, "messages without a graph (detach them)", "requires_grad")
         messages: Payload | list[Packet] = sent

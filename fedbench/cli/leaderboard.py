@@ -369,6 +369,11 @@ def rank(
     ]
     if pareto:
         places = [replace(place, ranking=place.ranking.front()) for place in places]
+    if not board.exists():
+        raise ConfigError(
+            f"{board} must be a board with entries, got none here; run it in a clone of the "
+            "repository, or name its folder"
+        )
     if not places and division is None and track is None:
         print("There are no entries yet.")
         return

@@ -203,8 +203,8 @@ def summarise(tally: Tally, store: Path, runs: int, seconds: float) -> None:
         f"{len(tally.played)} played in {duration(seconds)}; now: fedbench results {store}"
     )
     failed = (
-        f"{counted(len(tally.failed), 'run')} failed; tracebacks: fedbench results {store} "
-        "--failed; --retry-failed plays them again"
+        f"{counted(len(tally.failed), 'run')} failed; see fedbench results {store} --failed "
+        "(--columns traceback --format csv); --retry-failed plays them again"
     )
     stopped = f"stopped with {counted(len(tally.left), 'run')} left"
     end(failed if tally.failed else "", stopped if tally.left else "")

@@ -3,11 +3,14 @@
 Nothing here imports torch: a question to a store does not wait for it.
 """
 
+import inspect
+import re
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -62,6 +65,24 @@ def within(plugin: object, trace: TracebackType | None) -> str:
         if other is not None:
             return f" in {name} of {other}"
     return ""
+
+
+def place(plugin: object, trace: TracebackType | None) -> str:
+    """Return the last line at work in the file of a plug-in; nothing for one in another process."""
+    cls = plugin if isinstance(plugin, type) else type(plugin)
+    if hasattr(plugin, "titled"):  # set by a stand-in for another process
+        return ""
+    for frame, number in reversed(list(traceback.walk_tb(trace))):
+        file = Path(frame.f_code.co_filename)
+        if frame.f_globals.get("__name__") == cls.__module__ and file.is_file():
+            return f" ({file.name}, line {number})"
+    return ""
+
+
+def signature(plugin: object, name: str) -> str:
+    """Return the first line of a method as the contract of a plug-in has it."""
+    bases = [cls for cls in type(plugin).__mro__ if cls is not object and name in vars(cls)]
+    return f"def {name}({', '.join(inspect.signature(vars(bases[-1])[name]).parameters)})"
 
 
 def error_line(error: BaseException) -> str:
@@ -126,7 +147,16 @@ class Hook:
         if isinstance(error, PluginError):
             error.step = self.step if error.step is None else error.step
         elif error is not None and not self.passes(error):
-            raise self.wrong(f"raised {error_line(error)}{within(self.plugin, trace)}") from error
+            where = within(self.plugin, trace) + place(self.plugin, trace)
+            raise self.wrong(f"raised {error_line(error)}{where}{self.remedy(error)}") from error
+
+    def remedy(self, error: BaseException) -> str:
+        """Return what to write where the method takes other arguments than it is called with."""
+        call = f"{type(self.plugin).__qualname__}.{self.name}() "
+        wrong = isinstance(error, TypeError) and re.match(
+            rf"{re.escape(call)}.*argument", str(error)
+        )
+        return f"; write {signature(self.plugin, self.name)}" if wrong else ""
 
     def passes(self, error: BaseException) -> bool:
         """Return whether an error is raised as it is: a mistake of the user, or Ctrl-C.

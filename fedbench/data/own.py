@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedbench.core.blame import shown
 from fedbench.core.errors import ConfigError, Unavailable, require
 from fedbench.data.datasets import Data
 
@@ -241,8 +242,11 @@ def _read(dataset: Any) -> tuple[list[Array], list[Any]]:
                 f"{kind}[{i}] must be a pair (sample, label), got {type(pair).__name__}; wrap the "
                 "data set in one that returns pairs"
             )
+        label = _array(pair[1])
+        whole = "one label: a whole number from 0, or a text"
+        require(f"label of {kind}[{i}]", shown(pair[1]), label.size == 1, whole)
         samples.append(_array(pair[0]))
-        labels.append(_array(pair[1]).item() if not isinstance(pair[1], str) else pair[1])
+        labels.append(pair[1] if isinstance(pair[1], str) else label.item())
     require("from_dataset", kind, bool(samples), "a data set with a sample")
     return samples, labels
 
@@ -285,6 +289,8 @@ def _stacked(samples: Sequence[Array]) -> Array:
 
 def _samples(x: Any) -> Tensor:
     """Return samples as uint8 images, int64 ids or float32 numbers."""
+    numbers_of_a_file = "an array; write np.load(FILE)[NAME], or pandas.read_csv(FILE)[NAMES]"
+    require("x", shown(x), not isinstance(x, str | Path | np.lib.npyio.NpzFile), numbers_of_a_file)
     array = _array(x)
     shape = array.shape
     require("x", shape, array.ndim >= 1 and len(array) > 0, "samples along dimension 0")

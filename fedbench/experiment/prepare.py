@@ -29,6 +29,7 @@ from fedbench.experiment.setup import REHEARSING, Setup
 from fedbench.isolation.stand_ins import IsolatedAttack
 from fedbench.models import adapters
 from fedbench.models.lora import adapted
+from fedbench.models.modules import ModuleNet
 from fedbench.models.network import OTHER_NORMS, Network, require_init, require_network
 
 
@@ -141,6 +142,10 @@ def build_network(resolution: Resolution, data: Data) -> Network:
     scenario = resolution.scenario
     network: Network = ask(resolution.model, "build", Network, data.image, data.classes)
     require_network(network)
+    if isinstance(network, ModuleNet) and (network.tokens or data.kind == "ids"):
+        flat = data.x.reshape(len(data.x), -1)
+        ends = [int(end) // flat.shape[1] for end in (flat.argmin(), flat.argmax())]
+        network.require(data.floats(torch.tensor(ends)).cpu())
     if not type(network).__module__.startswith("fedbench."):
         require_init(network)
     if network.statistics and not resolution.plugins.protocol.statistics:

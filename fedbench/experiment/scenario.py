@@ -59,6 +59,17 @@ UNWRITTEN = (
 )
 
 
+# Names that are no fields, and where what they stand for is given.
+ELSEWHERE = {
+    name: f"write fedbench.{call}, {name}=...)"
+    for call, names in {
+        "play(scenario": ("device", "executor", "chunk", "isolate", "canonical"),
+        "sweep(scenarios": ("seeds", "workers", "out"),
+    }.items()
+    for name in names
+} | {"lr": "write it behind the protocol: protocol='fedavg:lr=0.1'"}
+
+
 if TYPE_CHECKING:  # the fields of the class are what it takes
     from pydantic._internal._model_construction import ModelMetaclass as _Spoken
 else:
@@ -76,6 +87,7 @@ else:
                     names = ", ".join(cls.model_fields)
                     close = get_close_matches(str(first["loc"][-1]), cls.model_fields, 1)
                     hint = f"did you mean {close[0]}?" if close else f"known: {names}"
+                    hint = ELSEWHERE.get(str(first["loc"][-1]), hint)
                     raise ConfigError(f"{name} is no field; {hint}") from error
                 raise ConfigError(refusal(name, error)) from error
 

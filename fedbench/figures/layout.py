@@ -208,7 +208,8 @@ def _legend(figure: Figure, keys: Sequence[Mark], room: float, at: Any, **place:
         for key in keys
     ]
     for columns in range(len(keys), 0, -1):
-        legend = figure.legend(handles=handles, ncols=columns, bbox_transform=at, **place)
+        across = [handle for i in range(columns) for handle in handles[i::columns]]
+        legend = figure.legend(handles=across, ncols=columns, bbox_transform=at, **place)
         box = legend.get_window_extent()
         if box.width <= room * figure.dpi or columns == 1:
             break

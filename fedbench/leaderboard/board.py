@@ -44,7 +44,10 @@ def find(path: Path) -> Path:
     for folder in (absolute, *absolute.parents):
         if any(NUMBER.fullmatch(rules.stem) for rules in (folder / "rules").glob("*.toml")):
             return folder
-    raise ConfigError(f"{path} must belong to a board, a folder with rules, got none; use --board")
+    raise ConfigError(
+        f"{path} must belong to a board, a folder with rules, got none; run it in a clone of the "
+        "repository, or name its folder"
+    )
 
 
 def files(board: Path) -> Iterator[Path]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedbench.core.blame import error_line
-from fedbench.core.errors import ConfigError, require
+from fedbench.core.errors import ConfigError, Incompatible, require
 from fedbench.core.registry import UNWRITTEN
 from fedbench.core.rng import Key
 from fedbench.core.sources import source_of
@@ -248,6 +248,20 @@ class ModuleNet(Network):
             f"{', '.join(map(str, self.image))}), got {error_line(first)}"
         ) from first
 
+    def require(self, x: Tensor) -> None:
+        """Raise `Incompatible` unless the module answers to these samples, the extreme ones."""
+        try:
+            with torch.no_grad(), own_draws(Key(0)):
+                self._call(self._own, x, None)
+        except Exception as error:  # foreign code raises anything
+            whole = x.dtype == torch.int64
+            ids = f"token ids from {x.min()} to {x.max()}"
+            other = "numbers: x.astype(float)" if whole else "token ids: x.astype(int)"
+            raise Incompatible(
+                f"{type(self.module).__name__} must take the samples of the data, "
+                f"{ids if whole else 'numbers'}, got {error_line(error)}; from_arrays takes {other}"
+            ) from error
+
     def examples(self, count: int, key: Key, device: torch.device | str = "cpu") -> Tensor:
         """Draw normal values, or the token ids 0 and 1, ``(count, *image)``."""
         return self._drawn(self.tokens, count, key, device)
@@ -300,9 +314,10 @@ class ModuleNet(Network):
         out = getattr(out, "logits", out)
         name = type(self.module).__name__
         if not isinstance(out, Tensor):
+            got = f"{type(out).__name__}; return the tensor alone"
+            got = "None; end its forward with return" if out is None else got
             raise ConfigError(
-                f"{name} must return a tensor of logits (n, {self.classes}), got "
-                f"{type(out).__name__}; return the tensor alone"
+                f"{name} must return a tensor of logits (n, {self.classes}), got {got}"
             )
         if out.shape != (len(x), self.classes):
             raise ConfigError(

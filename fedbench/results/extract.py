@@ -128,6 +128,7 @@ _FAILURE = SchemaValidator(
         {
             "scenario": SCENARIO,
             "message": cs.str_schema(strict=True),
+            "traceback": cs.str_schema(strict=True),
             **_fields({name: FAILED[name] for name in _OWN}),
         }
     )
@@ -164,8 +165,10 @@ def failure(data: bytes, name: str) -> Entry | str:
     except ValidationError:
         return "torn" if _version(data) is None else "foreign"
     message = "".join(c if c.isprintable() else " " for c in read["message"]).strip()
+    lines = ("".join(c for c in line if c.isprintable()) for line in read["traceback"].splitlines())
     own = {field: read[field] for field in _OWN}
-    return _ordered(read["scenario"] | own | {"message": message, "file": name}, FAILED)
+    own |= {"message": message, "traceback": "\n".join(lines), "file": name}
+    return _ordered(read["scenario"] | own, FAILED)
 
 
 def _version(data: bytes) -> int | None:

@@ -51,7 +51,7 @@ ACCURACY: Fields = {
 }
 SEEDED: Fields = {"data_seed": "whole", "seeds": "whole"}
 CELL: Fields = {**NAMES, **SETTINGS, **SEEDED, **ACCURACY, **KINDS, **CODE}
-_HOW = _of("name", "kind", "error", "message") | _of("whole", "tries", "chunk")
+_HOW = _of("name", "kind", "error", "message", "traceback") | _of("whole", "tries", "chunk")
 FAILED: Fields = {"id": "name", **NAMES, **SETTINGS, **SEEDS, **_HOW, "file": "name"}
 # Fields that a scenario leaves open.
 OPEN = ("declared", "sees", "adjacency", "data_seed", "knowledge", "attack_until")

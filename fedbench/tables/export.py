@@ -99,7 +99,7 @@ def _finite(value: Any) -> Any:
 
 def escaped(text: str) -> str:
     """Escape what would end a cell or make a tag: a record may be foreign."""
-    return html.escape(text.strip(), quote=False).replace("|", r"\|")
+    return html.escape(text.strip(), quote=False).replace("|", r"\|").replace("\n", " ")
 
 
 def literal(text: str) -> str:

@@ -8,12 +8,13 @@ import gzip
 import hashlib
 import itertools
 import json
+import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from test_leaderboard import (
 
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.measurements import Timing
-from fedbench.experiment.record import Record
+from fedbench.experiment.record import Record, Source
 from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.board import races
@@ -55,6 +56,7 @@ from fedbench.leaderboard.replays import (
     require_code,
     require_name,
     required,
+    stored,
 )
 from fedbench.leaderboard.rules import Rules
 from fedbench.leaderboard.seasons import Season, draw, freeze, read, seasons
@@ -677,7 +679,11 @@ def test_an_entry_is_played_again_by_its_own_code_and_files_only(
     path = entered(board)  # of code 0.0.1, which is not installed
     before = path.read_bytes()
     code, out, err = command("leaderboard", "reproduce", path, "--by", "CI")
-    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert (code, out.count("\n"), err.count("\n")) == (2, 1, 1)
+    words = shlex.split(out)  # all cells of its only stage, for the version that can play them
+    assert words[words.index("--seeds") + 1] == "0,1,2"
+    assert words.count("--attack") == len(ATTACKS)
+    assert words[-2:] == ["--out", f"results/again-{boards.read(path).id}"]
     assert "must be played again by its own code, 0.0.1+0123456789ab, got" in err
     assert (path.read_bytes(), len(boards.beside(path))) == (before, 1)
     mine = boards.read(path).model_copy(update={"code": code_version()})
@@ -687,6 +693,63 @@ def test_an_entry_is_played_again_by_its_own_code_and_files_only(
     theirs = mine.model_copy(update={"scenario": steady})
     with pytest.raises(ConfigError, match="by the files that it names, got another outsider"):
         require_code(theirs, [cell(theirs, "sign-flip")])
+
+
+def test_an_entry_is_replayed_by_runs_that_its_own_code_played_elsewhere(
+    board: Path, tmp_path: Path, command: Command
+) -> None:
+    path = ranked(board)
+    mine = claim(path)
+    needed = required(mine.entry, mine.season)
+    store = tmp_path / "again"
+    again = ("leaderboard", "reproduce", path, "--by", "CI", "--out", store)
+    code, out, err = command(*again)
+    assert (code, out.count("\n"), err.count("\n")) == (2, 2, 1)  # a command for each stage
+    for part in needed:
+        for before in mine.of(part):
+            name = part.attack.partition(":")[0]
+            run = played(name, before.scenario.seed, ACCURACIES[name])
+            changed(run, timing=asdict(timed())).write(store)
+    # Those of another version, and of another system, are none of them.
+    changed(run, environment__fedbench="9.9+0123456789ab").write(store)
+    played("none", 0, server_checks="none").write(store)
+    gone = store / run.file_name
+    text = gone.read_bytes()
+    gone.unlink()
+    code, out, err = command(*again)
+    assert (code, out.count("\n")) == (2, 1)  # only what is missing
+    assert boards.read(path).status == "submitted"
+    gone.write_bytes(text)
+    code, out, err = command(*again)
+    assert (code, err) == (0, "")
+    assert (found(board), standing(board)) == (set(), ("replayed", 1))
+    for record in [*mine.records, *mine.ranking]:
+        record.write(store)
+    code, _, err = command(*again)
+    assert (code, "compared with themselves" in err) == (2, True)
+
+
+def test_runs_from_elsewhere_do_not_replay_an_entry_with_files_of_other_packages(
+    board: Path, tmp_path: Path
+) -> None:
+    mine = claim(entered(board))
+    file = Source(module="mine", package="p", version="1", url="", sha256="a" * 64)
+    theirs = replace(mine, entry=mine.entry.model_copy(update={"sources": [file]}))
+    with pytest.raises(ConfigError, match="only what plays isolates its files"):
+        stored(theirs, parts(theirs.entry), tmp_path)
+
+
+def test_an_archive_that_could_not_be_read_again_is_not_written(
+    board: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = entered(board)
+    seeds = drawn(board, path)
+    before = path.read_bytes()
+    done = complete(path, stage(seeds, ("none", "sign-flip")))
+    monkeypatch.setattr(boards, "PACKED", 1000)
+    with pytest.raises(ConfigError, match="must have at most 0 MiB"):
+        done.write()
+    assert (path.read_bytes(), len(boards.beside(path))) == (before, 1)
 
 
 def test_a_replay_made_of_the_entrys_own_records_is_refused(board: Path) -> None:

@@ -789,6 +789,77 @@ def test_the_epsilon_of_an_entry_is_the_largest_of_both_stages(board: Path) -> N
         assert both.epsilon == most
 
 
+def hidden(record: Record) -> Record:
+    """The record of a server that took one row in every round, without the flags that say so."""
+    rounds = [
+        asdict(r) | {"skipped": True, "accepted": 1, "rejected_honest": 4, "malicious": 1}
+        for r in record.rounds
+    ]
+    return changed(record, rounds=rounds, result__skipped_rounds=2)
+
+
+def crowded(record: Record) -> Record:
+    """The record of a server that accepted more rows than there were."""
+    return changed(record, rounds=[asdict(r) | {"accepted": 9} for r in record.rounds])
+
+
+@pytest.mark.parametrize(
+    ("forged", "text"),
+    [
+        (hidden, "must have the flag '2 of 2 rounds were skipped' by its rounds"),
+        (hidden, "must have the flag 'the server rejected 8 of 8 honest messages' by its rounds"),
+        (crowded, "round 0 must accept or reject each of its 5 rows once"),
+    ],
+)
+def test_records_without_the_doubts_that_their_rounds_raise_are_refused(
+    board: Path, forged: Callable[[Record], Record], text: str
+) -> None:
+    done = submit([forged(r) for r in stage([0, 1, 2])], SAID.model_dump(), board, "closed")
+    assert done.entry is None
+    assert any(text in finding.text for finding in errors(done.findings))
+
+
+def test_attacks_that_somebody_adds_make_no_system_cheaper(board: Path) -> None:
+    free = [played("noise", seed, 0.9, up=0) for seed in (0, 1, 2)]
+    done = submit([*stage([0, 1, 2]), *free], SAID.model_dump(), board, "closed")
+    assert done.entry is not None
+    assert done.entry.score.uplink_bits == 1.0
+
+
+@pytest.mark.parametrize("day", ["9999-99-99", "2026-02-30"])
+def test_a_day_that_no_calendar_has_is_refused(board: Path, day: str) -> None:
+    done = submit(stage([0, 1, 2]), SAID.model_dump() | {"submitted": day}, board, "closed")
+    assert {finding.rule for finding in errors(done.findings)} == {"submitted"}
+
+
+@pytest.mark.slow
+def test_a_page_beside_those_that_are_rendered_is_refused_and_so_is_a_link(board: Path) -> None:
+    ranked(board)
+    render(board, board)
+    assert found(board) == set()
+    for name in ("winner.html", "entries/fsl-000000000000.html", "entries/notes.HTM", "rules/x.js"):
+        (board / name).write_text("<h1>Mallory wins</h1>")
+        assert found(board) == {"pages"}
+        (board / name).unlink()
+    for name in ("seasons", "rules", "entries", "index.html", "leaderboard.csv"):
+        away = board.parent / "away"
+        (board / name).rename(away)
+        (board / name).symlink_to(away)
+        assert "path" in found(board)
+        (board / name).unlink()
+        away.rename(board / name)
+    assert found(board) == set()
+
+
+@pytest.mark.slow
+def test_a_name_like_a_script_or_an_address_is_text_in_a_page_that_is_good(board: Path) -> None:
+    said = SAID.model_dump() | {"name": "On data: <img src=x onerror=alert(1)> javascript:x"}
+    done = submit(stage([0, 1, 2]), said, board, "closed")
+    done.write()
+    render(board, board)
+    assert found(board) == set()
+
+
 @pytest.mark.slow
 def test_a_page_that_was_edited_is_refused(board: Path) -> None:
     ranked(board)
@@ -799,6 +870,8 @@ def test_a_page_that_was_edited_is_refused(board: Path) -> None:
     for path, old, new in (
         (index, "</body>", "<script>alert(1)</script></body>"),
         (index, '<svg class="scatter', '<svg onload="x()" class="scatter'),
+        (index, '<svg class="scatter', '<svg class="scatter" style="position:fixed" id="'),
+        (index, '<path d="', '<path onclick="x()" d="'),
         (page, '<svg class="curve"', '<svg class="curve"><script/'),
     ):
         rendered = path.read_text()

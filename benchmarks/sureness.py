@@ -93,16 +93,16 @@ def best_of_close(rng: np.random.Generator, trials: int) -> tuple[float, float]:
     Five systems whose true means differ by 0.5 points, seeds by 3, three attacks each; the tables
     that are counted give their leader at least one half.
     """
-    told = []
+    leaders = []
     for _ in range(trials):
         means = rng.normal(0, 0.5, (5, RULES.worst))
         drawn = means[..., None] + rng.normal(0, 3, (5, RULES.worst, SEEDS))
         shares = chances(drawn.tolist())
         leader = int(np.argmax(shares))
         if shares[leader] >= 0.5:
-            told.append((shares[leader], leader == means.min(axis=1).argmax()))
-    said, true = np.mean(told, axis=0)
-    return float(said), float(true)
+            leaders.append((shares[leader], leader == means.min(axis=1).argmax()))
+    claimed, true = np.mean(leaders, axis=0)
+    return float(claimed), float(true)
 
 
 def repaired() -> int:
@@ -141,8 +141,8 @@ def main() -> None:
     print(f"| a BCa interval of {SEEDS} seeds holds the mean, 10% collapse | {share:.1f} |")
     share = 100 * told_from_one_attack(rng, trials)
     print(f"| three equal attacks are told from a single one as bad | {share:.1f} |", flush=True)
-    said, true = best_of_close(rng, trials)
-    print(f"| a leader of a close table is the best, said {100 * said:.0f} | {100 * true:.0f} |")
+    claimed, true = best_of_close(rng, trials)
+    print(f"| a leader of a close table is the best, said {100 * claimed:.0f} | {100 * true:.0f} |")
     print(f"\nSeeds of {SEEDS} that can be raised by 40 points without a contest: {repaired()}")
 
 

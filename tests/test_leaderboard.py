@@ -934,9 +934,9 @@ def test_what_a_killed_submission_leaves_is_cleared_by_the_next(board: Path) -> 
 def test_an_archive_is_measured_before_it_is_read(board: Path) -> None:
     path = kept(board)
     for packed, message in (
-        (gzip.compress(b" " * (2 << 20)), "at most 32 MiB and 64 times its size"),
+        (gzip.compress(b" " * (2 << 20)), "at most 64 MiB and 64 times its size"),
         (gzip.compress(b"\n" * 2001), "at most 2000 lines, got 2001"),
-        (b" " * ((4 << 20) + 1), "at most 4 MiB"),
+        (b" " * ((16 << 20) + 1), "at most 16 MiB"),
     ):
         boards.archive(path).write_bytes(packed)
         with pytest.raises(ConfigError, match=message):

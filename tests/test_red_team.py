@@ -8,12 +8,13 @@ import gzip
 import hashlib
 import itertools
 import json
+import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from test_leaderboard import (
 
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.measurements import Timing
-from fedbench.experiment.record import Record
+from fedbench.experiment.record import Record, Source
 from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.board import races
@@ -55,6 +56,7 @@ from fedbench.leaderboard.replays import (
     require_code,
     require_name,
     required,
+    stored,
 )
 from fedbench.leaderboard.rules import Rules
 from fedbench.leaderboard.seasons import Season, draw, freeze, read, seasons
@@ -677,7 +679,11 @@ def test_an_entry_is_played_again_by_its_own_code_and_files_only(
     path = entered(board)  # of code 0.0.1, which is not installed
     before = path.read_bytes()
     code, out, err = command("leaderboard", "reproduce", path, "--by", "CI")
-    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert (code, out.count("\n"), err.count("\n")) == (2, 1, 1)
+    words = shlex.split(out)  # all cells of its only stage, for the version that can play them
+    assert words[words.index("--seeds") + 1] == "0,1,2"
+    assert words.count("--attack") == len(ATTACKS)
+    assert words[-2:] == ["--out", f"results/again-{boards.read(path).id}"]
     assert "must be played again by its own code, 0.0.1+0123456789ab, got" in err
     assert (path.read_bytes(), len(boards.beside(path))) == (before, 1)
     mine = boards.read(path).model_copy(update={"code": code_version()})
@@ -687,6 +693,63 @@ def test_an_entry_is_played_again_by_its_own_code_and_files_only(
     theirs = mine.model_copy(update={"scenario": steady})
     with pytest.raises(ConfigError, match="by the files that it names, got another outsider"):
         require_code(theirs, [cell(theirs, "sign-flip")])
+
+
+def test_an_entry_is_replayed_by_runs_that_its_own_code_played_elsewhere(
+    board: Path, tmp_path: Path, command: Command
+) -> None:
+    path = ranked(board)
+    mine = claim(path)
+    needed = required(mine.entry, mine.season)
+    store = tmp_path / "again"
+    again = ("leaderboard", "reproduce", path, "--by", "CI", "--out", store)
+    code, out, err = command(*again)
+    assert (code, out.count("\n"), err.count("\n")) == (2, 2, 1)  # a command for each stage
+    for part in needed:
+        for before in mine.of(part):
+            name = part.attack.partition(":")[0]
+            run = played(name, before.scenario.seed, ACCURACIES[name])
+            changed(run, timing=asdict(timed())).write(store)
+    # Those of another version, and of another system, are none of them.
+    changed(run, environment__fedbench="9.9+0123456789ab").write(store)
+    played("none", 0, server_checks="none").write(store)
+    gone = store / run.file_name
+    text = gone.read_bytes()
+    gone.unlink()
+    code, out, err = command(*again)
+    assert (code, out.count("\n")) == (2, 1)  # only what is missing
+    assert boards.read(path).status == "submitted"
+    gone.write_bytes(text)
+    code, out, err = command(*again)
+    assert (code, err) == (0, "")
+    assert (found(board), standing(board)) == (set(), ("replayed", 1))
+    for record in [*mine.records, *mine.ranking]:
+        record.write(store)
+    code, _, err = command(*again)
+    assert (code, "compared with themselves" in err) == (2, True)
+
+
+def test_runs_from_elsewhere_do_not_replay_an_entry_with_files_of_other_packages(
+    board: Path, tmp_path: Path
+) -> None:
+    mine = claim(entered(board))
+    file = Source(module="mine", package="p", version="1", url="", sha256="a" * 64)
+    theirs = replace(mine, entry=mine.entry.model_copy(update={"sources": [file]}))
+    with pytest.raises(ConfigError, match="only what plays isolates its files"):
+        stored(theirs, parts(theirs.entry), tmp_path)
+
+
+def test_an_archive_that_could_not_be_read_again_is_not_written(
+    board: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = entered(board)
+    seeds = drawn(board, path)
+    before = path.read_bytes()
+    done = complete(path, stage(seeds, ("none", "sign-flip")))
+    monkeypatch.setattr(boards, "PACKED", 1000)
+    with pytest.raises(ConfigError, match="must have at most 0 MiB"):
+        done.write()
+    assert (path.read_bytes(), len(boards.beside(path))) == (before, 1)
 
 
 def test_a_replay_made_of_the_entrys_own_records_is_refused(board: Path) -> None:
@@ -726,6 +789,77 @@ def test_the_epsilon_of_an_entry_is_the_largest_of_both_stages(board: Path) -> N
         assert both.epsilon == most
 
 
+def hidden(record: Record) -> Record:
+    """The record of a server that took one row in every round, without the flags that say so."""
+    rounds = [
+        asdict(r) | {"skipped": True, "accepted": 1, "rejected_honest": 4, "malicious": 1}
+        for r in record.rounds
+    ]
+    return changed(record, rounds=rounds, result__skipped_rounds=2)
+
+
+def crowded(record: Record) -> Record:
+    """The record of a server that accepted more rows than there were."""
+    return changed(record, rounds=[asdict(r) | {"accepted": 9} for r in record.rounds])
+
+
+@pytest.mark.parametrize(
+    ("forged", "text"),
+    [
+        (hidden, "must have the flag '2 of 2 rounds were skipped' by its rounds"),
+        (hidden, "must have the flag 'the server rejected 8 of 8 honest messages' by its rounds"),
+        (crowded, "round 0 must accept or reject each of its 5 rows once"),
+    ],
+)
+def test_records_without_the_doubts_that_their_rounds_raise_are_refused(
+    board: Path, forged: Callable[[Record], Record], text: str
+) -> None:
+    done = submit([forged(r) for r in stage([0, 1, 2])], SAID.model_dump(), board, "closed")
+    assert done.entry is None
+    assert any(text in finding.text for finding in errors(done.findings))
+
+
+def test_attacks_that_somebody_adds_make_no_system_cheaper(board: Path) -> None:
+    free = [played("noise", seed, 0.9, up=0) for seed in (0, 1, 2)]
+    done = submit([*stage([0, 1, 2]), *free], SAID.model_dump(), board, "closed")
+    assert done.entry is not None
+    assert done.entry.score.uplink_bits == 1.0
+
+
+@pytest.mark.parametrize("day", ["9999-99-99", "2026-02-30"])
+def test_a_day_that_no_calendar_has_is_refused(board: Path, day: str) -> None:
+    done = submit(stage([0, 1, 2]), SAID.model_dump() | {"submitted": day}, board, "closed")
+    assert {finding.rule for finding in errors(done.findings)} == {"submitted"}
+
+
+@pytest.mark.slow
+def test_a_page_beside_those_that_are_rendered_is_refused_and_so_is_a_link(board: Path) -> None:
+    ranked(board)
+    render(board, board)
+    assert found(board) == set()
+    for name in ("winner.html", "entries/fsl-000000000000.html", "entries/notes.HTM", "rules/x.js"):
+        (board / name).write_text("<h1>Mallory wins</h1>")
+        assert found(board) == {"pages"}
+        (board / name).unlink()
+    for name in ("seasons", "rules", "entries", "index.html", "leaderboard.csv"):
+        away = board.parent / "away"
+        (board / name).rename(away)
+        (board / name).symlink_to(away)
+        assert "path" in found(board)
+        (board / name).unlink()
+        away.rename(board / name)
+    assert found(board) == set()
+
+
+@pytest.mark.slow
+def test_a_name_like_a_script_or_an_address_is_text_in_a_page_that_is_good(board: Path) -> None:
+    said = SAID.model_dump() | {"name": "On data: <img src=x onerror=alert(1)> javascript:x"}
+    done = submit(stage([0, 1, 2]), said, board, "closed")
+    done.write()
+    render(board, board)
+    assert found(board) == set()
+
+
 @pytest.mark.slow
 def test_a_page_that_was_edited_is_refused(board: Path) -> None:
     ranked(board)
@@ -736,6 +870,8 @@ def test_a_page_that_was_edited_is_refused(board: Path) -> None:
     for path, old, new in (
         (index, "</body>", "<script>alert(1)</script></body>"),
         (index, '<svg class="scatter', '<svg onload="x()" class="scatter'),
+        (index, '<svg class="scatter', '<svg class="scatter" style="position:fixed" id="'),
+        (index, '<path d="', '<path onclick="x()" d="'),
         (page, '<svg class="curve"', '<svg class="curve"><script/'),
     ):
         rendered = path.read_text()

@@ -141,7 +141,9 @@ def reproduce(
     """Play cells of an entry again and keep their records: it is replayed (0) or contested (1).
 
     Those are the ranking stage and two attacks of the development stage that the season drew, with
-    all seeds; of an entry without a ranking stage, such as an open one, all cells.
+    all seeds; of an entry without a ranking stage, such as an open one, all cells. If the entry was
+    played by other code than is installed, nothing is played: --out must have its runs by that
+    code, and until it has them all, the commands that play them are printed (exit code 2).
 
     Positional:
         entry: JSON file of an entry on a board.
@@ -158,16 +160,19 @@ def reproduce(
     if canonical:
         enter()
     from fedbench.cli.leaderboard_table import repetition
+    from fedbench.experiment.scenario import code_version
     from fedbench.leaderboard.check import claim
     from fedbench.leaderboard.replays import (
         again,
         cell,
+        commands,
         disagreements,
         has_read,
         keep,
         parts,
         require_name,
         required,
+        stored,
     )
     from fedbench.sweeps.local import Options
 
@@ -184,9 +189,18 @@ def reproduce(
     seen = has_read(claimed.entry, read or [])
     chosen = parts(claimed.entry) if every else required(claimed.entry, claimed.season)
     console = Console()
-    comparisons = []
-    for stage in dict.fromkeys(part.stage for part in chosen):
-        cells = {part: cell(claimed.entry, part.attack) for part in chosen if part.stage == stage}
+    is_installed = code_version() == claimed.entry.code
+    comparisons = [] if is_installed else stored(claimed, chosen, out)
+    missing = [part for part in chosen if part not in {each.part for each in comparisons}]
+    if not is_installed and missing:
+        folder = out or Path("results") / f"again-{claimed.entry.id}"
+        print("\n".join(commands(claimed, missing, folder)))
+        raise ConfigError(
+            f"{entry} must be played again by its own code, {claimed.entry.code}, got "
+            f"{code_version()}; run the lines above with that version, then say --out {folder}"
+        )
+    for stage in dict.fromkeys(part.stage for part in missing):
+        cells = {part: cell(claimed.entry, part.attack) for part in missing if part.stage == stage}
         seeds = [record.scenario.seed for record in claimed.of(next(iter(cells)))]
         with watcher(console, list(cells.values()), seeds, table=False) as watch:
             comparisons += again(claimed, cells, seeds, options, watch, out)

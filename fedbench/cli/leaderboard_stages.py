@@ -81,9 +81,18 @@ def plan_ranking(entry: Path, estimate: bool = False) -> None:
     Options:
         estimate: Say first how long it may take here, by playing two rounds of some cells.
     """
+    from fedbench.experiment.scenario import code_version
+    from fedbench.leaderboard.board import read
     from fedbench.leaderboard.submission import ranking_plan
 
-    print_plan(ranking_plan(entry), estimate)
+    plan = ranking_plan(entry)
+    code = read(entry).code
+    if code != code_version():
+        warn(
+            f"this plan must be swept by the code of the first stage, {code}, got {code_version()} "
+            "here, whose runs `complete` refuses"
+        )
+    print_plan(plan, estimate)
 
 
 @opt.explained

@@ -41,8 +41,9 @@ NAMES = 24  # characters that an entry has at least
 NUMBERS = ("rank", BEST, "up", "down", "ε")
 UNSEEN = (
     "Nothing was played: numbers that were made up consistently, plug-ins that do something else "
-    "than they say, and a season whose value was known before the freeze cannot be seen here; see "
-    "fedbench leaderboard reproduce and the history of the files."
+    "than they say or recognise the seeds that everybody knows, and a season whose value was known "
+    "before an entry was in it cannot be seen here; see fedbench leaderboard reproduce and the "
+    "history of the files."
 )
 STYLES = {"error": "bold red", "warning": "yellow"}
 
@@ -69,7 +70,7 @@ class RankingTable:
 
     @property
     def resolution(self) -> str:
-        """Say which differences the seeds cannot show; empty for a single entry."""
+        """Say which differences the seeds show; empty for a single entry."""
         return resolution(self.ranking)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -204,7 +205,8 @@ def short(entry: Entry, attack: str) -> str:
 
 LEGEND = {
     "rank": "1 + how many entries are surely better, by paired differences over the seeds",
-    BEST: "probability of being the best of its table",
+    BEST: "share of resamples of the seeds in which it is the best of its table; too sure where "
+    "several are close",
     "worst case": "mean and 95 % interval over seeds, under the attack that hurts most",
     GAP: "worst case minus accuracy under the worst held-out attack, in points: above 0, the "
     "ensemble flatters the entry",

@@ -297,6 +297,21 @@ MEASURED = (
 BY_NAME = {measurement.name: measurement for measurement in MEASURED}
 
 
+def rejected_most(rounds: Sequence[Round]) -> list[str]:
+    """Return the doubt about a server that rejected most honest messages, if it did."""
+    honest = sum(len(r.clients) - r.malicious for r in rounds)
+    rejected = sum(r.rejected_honest for r in rounds)
+    if rejected <= honest / 2:
+        return []
+    return [f"the server rejected {rejected} of {honest} honest messages"]
+
+
+def skipped(rounds: Sequence[Round]) -> list[str]:
+    """Return the doubt about a run of which rounds were skipped, if any was."""
+    count = sum(r.skipped for r in rounds)
+    return [f"{count} of {len(rounds)} rounds were skipped"] if count else []
+
+
 def from_rounds(rounds: Sequence[Round]) -> dict[str, Any]:
     """Return the fields of `Result` that follow from a number of each round, by name."""
     return {

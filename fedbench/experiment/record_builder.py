@@ -20,7 +20,15 @@ from fedbench.executors.cached_answers import processor
 from fedbench.experiment.compatibility import counts_votes
 from fedbench.experiment.evaluation import settled, validation_accuracy
 from fedbench.experiment.guarantee import guarantee
-from fedbench.experiment.measurements import Result, Round, Spread, Timing, from_rounds
+from fedbench.experiment.measurements import (
+    Result,
+    Round,
+    Spread,
+    Timing,
+    from_rounds,
+    rejected_most,
+    skipped,
+)
 from fedbench.experiment.record import Environment, Record, Source
 from fedbench.experiment.scenario import code_version
 from fedbench.experiment.setup import Setup
@@ -205,9 +213,7 @@ def flags(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
     doubts += _of_server(setup, rounds, result)
     if setup.canonical and any(r.commitment is None for r in rounds):
         doubts.append("some rounds have no commitment: a plug-in's state has no bytes")
-    if result.skipped_rounds:
-        doubts.append(f"{result.skipped_rounds} of {len(rounds)} rounds were skipped")
-    return doubts
+    return [*doubts, *skipped(rounds)]
 
 
 def _of_attack(setup: Setup, rounds: list[Round]) -> list[str]:
@@ -239,11 +245,7 @@ def _of_attack(setup: Setup, rounds: list[Round]) -> list[str]:
 
 def _of_server(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
     """Return doubts about the defense, and about what the server deployed."""
-    doubts = []
-    honest = sum(len(r.clients) - r.malicious for r in rounds)
-    rejected = sum(r.rejected_honest for r in rounds)
-    if rejected > honest / 2:
-        doubts.append(f"the server rejected {rejected} of {honest} honest messages")
+    doubts = rejected_most(rounds)
     kinds = (Tensor, type(None))
     always = hooks.ask(setup.plugins.defense, "select", kinds, torch.zeros(3, 3)) is not None
     wronged = result.false_positive_rate or 0.0

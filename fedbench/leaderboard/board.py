@@ -24,13 +24,13 @@ from fedbench.experiment.scenario import UNWRITTEN
 from fedbench.leaderboard.build import score
 from fedbench.leaderboard.entry import Entry
 from fedbench.leaderboard.rules import DIVISIONS, LARGEST, NUMBER, Division, Rules, first_wrong
-from fedbench.results.gather import ARCHIVE, gather, unpacked
+from fedbench.results.gather import ARCHIVE, UNPACKED, gather, unpacked
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 RANKING = f".ranking{ARCHIVE}"
 HELD_OUT = f".held-out{ARCHIVE}"
 BESIDE = re.compile(r"(\.ranking|\.held-out|\.replay-[1-9][0-9]?)?\.jsonl\.gz$")
-PACKED = 4 << 20  # bytes of the records of an entry
+PACKED = 16 << 20  # bytes of an archive: 56 runs of Multi-Krum's ranking stage have 6 MiB
 LINES = 2000  # records
 TEMPORARY = re.compile(r"\..+\.(json|jsonl\.gz)\.[a-z0-9_]{8}")  # files of `write_atomically`
 STEM = re.compile(r"[a-z0-9][a-z0-9-]*-[0-9a-f]{12}")  # name of an entry's file
@@ -226,8 +226,14 @@ def archived(path: Path, records: Iterable[Record]) -> Iterator[None]:
     after a full disk nobody could repeat the command.
     """
     is_new = not path.exists()
-    text = "".join(record.to_json(None) for record in records)
-    write_atomically(path, gzip.compress(text.encode(), mtime=0))
+    text = "".join(record.to_json(None) for record in records).encode()
+    packed = gzip.compress(text, mtime=0)
+    if len(packed) > PACKED or len(text) > UNPACKED:
+        raise ConfigError(
+            f"{path} must have at most {PACKED >> 20} MiB, and {UNPACKED >> 20} MiB unpacked, got "
+            f"{len(packed) >> 20} and {len(text) >> 20} MiB; leave out cells that no rule asks for"
+        )
+    write_atomically(path, packed)
     try:
         yield
     except BaseException:

@@ -320,18 +320,20 @@ def score(
     """Return the score: that of the attack with the lowest mean, of two alike the first by name.
 
     The clean run, the first of the cells, is no attack, even where it is the worst. ``read``
-    returns the accuracy that counts; if it returns None for any cell, there is no score.
+    returns the accuracy that counts; if it returns None for any cell, there is no score. Bits are
+    those of the mandatory cells: attacks that somebody adds make no system cheaper.
     """
     values = [(value, cell) for cell in cells if (value := read(cell)) is not None]
     if len(values) < len(cells):
         return None
     lowest, cell = min(values[1:], key=lambda pair: (pair[0].mean, pair[1].attack))
+    mandatory = [cell for cell in cells if cell.mandatory]
     return Score(
         worst=lowest,
         attack=cell.attack,
         area=cell.area,
         clean=values[0][0],
-        uplink_bits=statistics.fmean(cell.uplink_bits for cell in cells),
-        downlink_bits=statistics.fmean(cell.downlink_bits for cell in cells),
+        uplink_bits=statistics.fmean(cell.uplink_bits for cell in mandatory),
+        downlink_bits=statistics.fmean(cell.downlink_bits for cell in mandatory),
         epsilon=epsilon,
     )

@@ -17,7 +17,15 @@ from fedbench.leaderboard.entry import Entry, Statement
 from fedbench.leaderboard.entry_rules import RULES, SOUND, RuleFinding, errors, judge
 from fedbench.leaderboard.held_out import HeldOutAttack
 from fedbench.leaderboard.replays import Claim, compared, status
-from fedbench.leaderboard.rules import Rules, changed, growth, numbered, read_rules, versions
+from fedbench.leaderboard.rules import (
+    DIVISIONS,
+    Rules,
+    changed,
+    growth,
+    numbered,
+    read_rules,
+    versions,
+)
 from fedbench.leaderboard.seasons import Season
 from fedbench.leaderboard.site.page import edited
 
@@ -66,9 +74,19 @@ def check(target: Path, own_rules: bool = False) -> list[CheckedFile]:
         findings += _broken("duplicate", _twice(board, path, content, entries))
         findings += checked_entry(path, content, rules, attacks, seasons)
         checked.append(CheckedFile(below, content, findings))
-    if scope == board and not any(errors(file.findings) for file in checked):
-        checked += _pages(board)
+    if scope == board:
+        checked += _links(board)
+        if not any(errors(file.findings) for file in checked):
+            checked += _pages(board)
     return checked
+
+
+def _links(board: Path) -> Iterator[CheckedFile]:
+    """Yield the links outside of the divisions: what lies behind one is not in the board."""
+    for path in sorted(board.rglob("*")):
+        below = path.relative_to(board)
+        if path.is_symlink() and below.parts[0] not in DIVISIONS:
+            yield CheckedFile(below, None, _broken("path", ["must be a file, got a link"]))
 
 
 def _pages(board: Path) -> Iterator[CheckedFile]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from datetime import date
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -23,6 +24,12 @@ def _printable(text: str) -> str:
     return text
 
 
+def _a_day(text: str) -> str:
+    if text:
+        date.fromisoformat(text)
+    return text
+
+
 _ONE_LINE = AfterValidator(_printable)
 OneLine = Annotated[str, _ONE_LINE]
 Title = Annotated[str, Field(min_length=1, max_length=80), _ONE_LINE]
@@ -30,7 +37,7 @@ Authors = Annotated[str, Field(min_length=1, max_length=200), _ONE_LINE]
 Link = Annotated[str, Field(pattern=r"^(https://[^\s\"'<>]+)?$", max_length=300), _ONE_LINE]
 Note = Annotated[str, Field(max_length=1000), _ONE_LINE]
 Tried = Annotated[int, Field(ge=1, le=1_000_000)]
-Day = Annotated[str, Field(pattern=r"^(\d{4}-\d{2}-\d{2})?$")]
+Day = Annotated[str, Field(pattern=r"^(\d{4}-\d{2}-\d{2})?$"), AfterValidator(_a_day)]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
@@ -139,7 +146,7 @@ class Price(_Model):
 class Score(_Model):
     """Numbers that an entry is ranked by: ``worst`` is under the attack that hurts most.
 
-    ``area`` is that attack's mean accuracy over all looks. Bits are means over the cells;
+    ``area`` is that attack's mean accuracy over all looks. Bits are means over the mandatory cells;
     ``epsilon`` is None without a mechanism or a finite price.
     """
 

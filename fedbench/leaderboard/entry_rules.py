@@ -20,7 +20,7 @@ from fedbench.experiment import availability, cohorts
 from fedbench.experiment.availability import Trace
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.evaluation import is_evaluated
-from fedbench.experiment.measurements import from_rounds
+from fedbench.experiment.measurements import from_rounds, rejected_most, skipped
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.leaderboard.build import Case, is_clean, mean, meaning, seen
@@ -65,6 +65,7 @@ def record(case: Case) -> Iterator[str]:
             got = f"{len(run.rounds)} rounds and {run.parameters} parameters"
             yield f"{run.file_name}: must have {run.scenario.rounds} rounds, got {got}"
         else:
+            yield from (f"{run.file_name}: {text}" for text in _contradicted(run))
             for number, result, expected in _told_twice(run):
                 if result != expected:
                     text = f"{number} must be {expected!r} by its rounds, got {result!r}"
@@ -82,7 +83,22 @@ def _counted(run: Record) -> Iterator[int]:
     yield run.parameters
     for r in run.rounds:
         yield from (r.step, r.malicious, len(r.clients) - r.malicious, r.dropped)
+        yield from (r.accepted, r.rejected_honest, r.rejected_malicious)
         yield from (r.uplink_bits or 0, r.benign_uplink_bits or 0, r.downlink_bits)
+
+
+def _contradicted(run: Record) -> Iterator[str]:
+    """Yield rounds whose rows do not add up, and doubts that rounds raise without a flag."""
+    for r in run.rounds:
+        honest = len(r.clients) - r.malicious
+        rows = r.accepted + r.rejected_honest + r.rejected_malicious
+        rejected = r.rejected_honest <= honest and r.rejected_malicious <= r.malicious
+        if rows != len(r.clients) or not rejected:
+            yield f"round {r.step} must accept or reject each of its {len(r.clients)} rows once"
+            break
+    for flag in (*rejected_most(run.rounds), *skipped(run.rounds)):
+        if flag not in run.flags:
+            yield f"must have the flag {flag!r} by its rounds, got none"
 
 
 def _told_twice(run: Record) -> Iterator[tuple[str, Any, Any]]:

@@ -1,6 +1,7 @@
 """Replays: cells of an entry that somebody played again, and what their records prove."""
 
 import dataclasses
+import shlex
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +19,12 @@ from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.record import Record, Source
 from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.leaderboard import board as boards
-from fedbench.leaderboard.build import final, is_clean
+from fedbench.leaderboard.build import command, final, is_clean
 from fedbench.leaderboard.entry import Entry, Replay, Status, Title
 from fedbench.leaderboard.resampling import Key, holm, student
 from fedbench.leaderboard.rules import Rules, Tolerance
 from fedbench.leaderboard.seasons import Season
-from fedbench.results.gather import shortened
+from fedbench.results.gather import collect, shortened
 from fedbench.sweeps.drive import play_each
 from fedbench.sweeps.local import Options
 from fedbench.sweeps.watch import Watcher
@@ -242,6 +243,12 @@ def again(
         records = sorted(played.get(planned, []), key=lambda record: record.scenario.seed)
         if len(records) == len(seeds):
             comparisons.append(Comparison(part, claim.of(part), records))
+    _require_others(comparisons, out)
+    return comparisons
+
+
+def _require_others(comparisons: Sequence[Comparison], out: Path | None) -> None:
+    """Raise `ConfigError` if a cell would be compared with its own records."""
     for each in comparisons:
         pairs = zip(each.claimed, each.again, strict=True)
         if any(before.timing == now.timing for before, now in pairs):
@@ -249,7 +256,44 @@ def again(
                 f"--out must be a store without the records of the entry, got {out}; "
                 "they would be compared with themselves"
             )
+
+
+def stored(claim: Claim, chosen: Sequence[Part], out: Path | None) -> list[Comparison]:
+    """Compare cells with the runs in ``out``, which the entry's own code played elsewhere.
+
+    So an entry can be replayed when the installed code is newer: a board outlives the code of its
+    entries. Cells without a run of every seed are left out. `ConfigError` if the entry has files of
+    other packages, which only this code isolates, or if ``out`` has no records.
+    """
+    entry = claim.entry
+    if out is None or not out.is_dir():
+        return []
+    if entry.sources:
+        raise ConfigError(
+            f"{entry.file_name} must be played again by its own code, {entry.code}, since only "
+            f"what plays isolates its files of other packages, got {code_version()} and --out {out}"
+        )
+    own = [record for record in collect([out]) if record.environment.fedbench == entry.code]
+    by_scenario = {record.scenario: record for record in own}
+    comparisons = []
+    for part in chosen:
+        before = claim.of(part)
+        now = [by_scenario[r.scenario] for r in before if r.scenario in by_scenario]
+        if len(now) == len(before):
+            comparisons.append(Comparison(part, before, now))
+    _require_others(comparisons, out)
     return comparisons
+
+
+def commands(claim: Claim, missing: Sequence[Part], out: Path) -> list[str]:
+    """Return what plays cells with the entry's own code, wherever that is: a command a stage."""
+    lines = []
+    for stage in dict.fromkeys(part.stage for part in missing):
+        attacks = [part.attack for part in missing if part.stage == stage]
+        seeds = [record.scenario.seed for record in claim.of(Part(stage, attacks[0]))]
+        played = command(claim.entry.scenario, attacks, seeds)
+        lines.append(f"{played} --out {shlex.quote(str(out))}")
+    return lines
 
 
 def require_code(entry: Entry, cells: Iterable[Cell]) -> None:

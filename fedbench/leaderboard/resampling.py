@@ -78,9 +78,11 @@ def _share_below(means: NDArray[np.float64], value: float) -> float:
 def probability(differences: Sequence[float]) -> float:
     """Return the two-sided p-value of paired differences between systems that are equally good.
 
-    Then each pair could as well have been the other way round: of all ``2 ** n`` choices of signs,
-    it is the share of those whose sum is as far from 0. For more than `EXACT` differences as many
-    choices as there are `RESAMPLES` are drawn, and the observed one is counted with them.
+    Equally good is: each pair could as well have been the other way round. A system that collapses
+    in few seeds is not so good as its other seeds look, and the test cannot see that. Of all
+    ``2 ** n`` choices of signs, the p-value is the share of those whose sum is as far from 0. For
+    more than `EXACT` differences as many choices as there are `RESAMPLES` are drawn, and the
+    observed one is counted with them.
 
     References:
         Fisher, "The Design of Experiments", 1935, section 21.
@@ -147,10 +149,11 @@ def holm(probabilities: Mapping[Key, float]) -> dict[Key, float]:
 
 
 def chances(systems: Sequence[Sequence[Sequence[float]]]) -> list[float]:
-    """Return how likely each system is the best: the share of resamples in which it is.
+    """Return the share of resamples in which each system is the best.
 
     Each system has a row for every attack with the accuracy of every seed; the seeds are the same
-    for all. In a resample its worst attack is chosen anew. Ties share.
+    for all. In a resample its worst attack is chosen anew. Ties share. The share of whoever leads
+    a close table is higher than the probability that it is the best (`benchmarks/sureness.py`).
     """
     tables = [np.asarray(table, dtype=np.float64) for table in systems]
     drawn = resamples(tables[0].shape[1])

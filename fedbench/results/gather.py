@@ -21,7 +21,7 @@ from fedbench.results.aggregate import data_seeds
 from fedbench.results.fields import NAMES, plugin_parts
 from fedbench.results.index import MOST
 
-UNPACKED = 32 << 20  # bytes of an archive when it is unpacked
+UNPACKED = 64 << 20  # bytes of an archive when it is unpacked
 DENSER = 64  # times: records shrink to a fourteenth, and one of kilobytes to gigabytes is a bomb
 ARCHIVE = ".jsonl.gz"  # a record a line
 Param = tuple[str, str, str]  # kind, name of the plug-in, name of the parameter

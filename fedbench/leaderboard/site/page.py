@@ -33,9 +33,16 @@ GENERATOR: Final = "fedbench leaderboard render"
 TEMPLATES = Path(__file__).parent / "templates"
 
 DRAWING = re.compile(r'<svg class="(?:scatter|curve).*?</svg>', re.DOTALL)
-MARK = re.compile(r"</?(?:svg|g|a|title|path|circle|text)\b")  # what a drawing is made of
+# What a drawing is made of. Whatever a name holds is text in it, or the value of an attribute.
+MARK = re.compile(r'</?(?:svg|g|a|title|path|circle|text)((?:\s[A-Za-z-]+="[^"<>]*")*)\s*/?>')
+ATTRIBUTE = re.compile(r'\s([A-Za-z-]+)="')
+ATTRIBUTES = {
+    *("class", "viewBox", "role", "aria-label", "aria-hidden", "href", "data-entry"),
+    *("x", "y", "cx", "cy", "r", "d", "transform", "fill", "fill-opacity", "stroke"),
+    *("stroke-width", "stroke-dasharray", "font-size", "font-weight", "text-anchor"),
+}
 LINK = re.compile(r'href="[^"]*"')
-ACTIVE = re.compile(r"\son\w+\s*=|javascript:|data:", re.IGNORECASE)
+SERVED = (".html", ".htm", ".xhtml", ".svg", ".js", ".mjs")  # what a browser shows or runs
 
 # Columns of the table: key, head, unit, and the order of the first click.
 COLUMNS = (
@@ -92,15 +99,15 @@ def edited(board: Path) -> list[str]:
     """Return the pages of a board that are not those that `render` writes, byte for byte.
 
     But for the drawings, which differ between versions of matplotlib: they must be made of marks
-    alone. A board without an index has no pages. `ConfigError` if an entry or the rules cannot be
-    read.
+    alone. A board without an index has no pages, and none has others. `ConfigError` if an entry or
+    the rules cannot be read.
     """
-    if not (board / "index.html").exists():
-        return [f"{ENTRIES}/{page.name}" for page in sorted((board / ENTRIES).glob("*.html"))]
-    texts = rendered(board, board, drawn=False)
+    has_pages = (board / "index.html").exists()
+    texts = rendered(board, board, drawn=False) if has_pages else {}
     other = [name for name, text in texts.items() if not _same(board / name, text)]
-    left = stale(board / ENTRIES, {Path(name).name for name in texts})
-    return other + [f"{ENTRIES}/{path.name}" for path in left]
+    served = [path for path in board.rglob("*") if path.suffix.lower() in SERVED]
+    below = sorted(path.relative_to(board).as_posix() for path in served)
+    return other + [name for name in below if name not in texts]
 
 
 def _same(path: Path, text: str) -> bool:
@@ -109,7 +116,8 @@ def _same(path: Path, text: str) -> bool:
         return False
     stored = path.read_bytes().decode("utf-8", errors="replace")
     for drawing in DRAWING.findall(stored):
-        if "<" in MARK.sub("", drawing) or ACTIVE.search(drawing):
+        names = {name for mark in MARK.findall(drawing) for name in ATTRIBUTE.findall(mark)}
+        if "<" in MARK.sub("", drawing) or not names <= ATTRIBUTES:
             return False
         if not set(LINK.findall(drawing)) <= set(LINK.findall(text)):
             return False

@@ -16,7 +16,7 @@ from fedbench.leaderboard.entry_rules import outdated
 from fedbench.leaderboard.rank import Ranking
 from fedbench.leaderboard.rules import Rules
 from fedbench.results.gather import Played, shortened
-from fedbench.tables.numbers import NONE, bits, counted, nats, percent, points
+from fedbench.tables.numbers import NONE, bits, counted, nats, percent
 
 # Control characters and marks that turn letters around, with which a name could pass for another.
 _DECEITFUL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
@@ -88,14 +88,17 @@ def budget(ranking: Ranking) -> str:
 
 
 def resolution(ranking: Ranking) -> str:
-    """Say which differences the seeds of a ranking cannot show; empty for a single entry."""
+    """Say which differences the seeds of a ranking show; empty for a single entry."""
     if ranking.least_difference is None:
         return ""
     if math.isinf(ranking.least_difference):
         why = "There are too many systems for so few seeds: no difference is sure"
         return f"{why}, so none has a rank."
-    least = points(ranking.least_difference)
-    return f"Differences of less than {least} points are too small for these seeds."
+    return (
+        f"A true difference of {100 * ranking.least_difference:.1f} points is sure in four of five "
+        "cases, between systems that vary over the seeds as the middle pair does; others need more "
+        "or less."
+    )
 
 
 def epsilon(entry: Entry) -> str:

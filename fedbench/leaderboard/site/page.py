@@ -39,7 +39,8 @@ ATTRIBUTE = re.compile(r'\s([A-Za-z-]+)="')
 ATTRIBUTES = {
     *("class", "viewBox", "role", "aria-label", "aria-hidden", "href", "data-entry"),
     *("x", "y", "cx", "cy", "r", "d", "transform", "fill", "fill-opacity", "stroke"),
-    *("stroke-width", "stroke-dasharray", "font-size", "font-weight", "text-anchor"),
+    *("stroke-width", "stroke-dasharray", "stroke-linejoin", "stroke-miterlimit", "stroke-opacity"),
+    *("opacity", "font-size", "font-weight", "text-anchor"),
 }
 LINK = re.compile(r'href="[^"]*"')
 SERVED = (".html", ".htm", ".xhtml", ".svg", ".js", ".mjs")  # what a browser shows or runs

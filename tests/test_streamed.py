@@ -786,6 +786,7 @@ def live_bytes() -> int:
     return sum(memories.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "attack"),
     [

@@ -803,15 +803,28 @@ def crowded(record: Record) -> Record:
     return changed(record, rounds=[asdict(r) | {"accepted": 9} for r in record.rounds])
 
 
+def sooner(record: Record) -> Record:
+    """The record of a run that ended before it began."""
+    return changed(record, timing__seconds=-3.0)
+
+
+def surer(record: Record) -> Record:
+    """The record of a client that was right more often than it was asked."""
+    spread = {"mean": 0.5, "std": 0.1, "min": 0.4, "max": 1.25}
+    return changed(record, result__per_client=spread)
+
+
 @pytest.mark.parametrize(
     ("forged", "text"),
     [
+        (sooner, "seconds of the timing must be >= 0, got -3.0"),
+        (surer, "max of the clients' accuracies must be in [0, 1], got 1.25"),
         (hidden, "must have the flag '2 of 2 rounds were skipped' by its rounds"),
         (hidden, "must have the flag 'the server rejected 8 of 8 honest messages' by its rounds"),
         (crowded, "round 0 must accept or reject each of its 5 rows once"),
     ],
 )
-def test_records_without_the_doubts_that_their_rounds_raise_are_refused(
+def test_records_that_nothing_can_have_measured_or_hide_a_doubt_are_refused(
     board: Path, forged: Callable[[Record], Record], text: str
 ) -> None:
     done = submit([forged(r) for r in stage([0, 1, 2])], SAID.model_dump(), board, "closed")

@@ -3,6 +3,7 @@
 Last come the rules that keep no entry out: reasons to doubt one, which stand beside it.
 """
 
+import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +21,7 @@ from fedbench.experiment import availability, cohorts
 from fedbench.experiment.availability import Trace
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.evaluation import is_evaluated
-from fedbench.experiment.measurements import from_rounds, rejected_most, skipped
+from fedbench.experiment.measurements import MEASURED, from_rounds, rejected_most, skipped
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.leaderboard.build import Case, is_clean, mean, meaning, seen
@@ -30,6 +31,7 @@ Severity = Literal["error", "warning"]
 FILE = re.compile(r"[a-z0-9][a-z0-9-]*")  # name of a file or a folder
 DEALT = ("attack", "seed", "data_seed")  # fields in which the runs of a system differ
 WRITTEN = ("dataset", "model", "partition")  # plug-ins that a track fixes
+SHARES = {measurement.name for measurement in MEASURED if measurement.kind == "share"}
 ALWAYS = {"attack_from": 0, "attack_until": None, "attack_every": 1}
 MOST = 1 << 62  # largest count
 EASY = 0.95  # clean accuracy above which a data set hardly tells systems apart
@@ -65,7 +67,8 @@ def record(case: Case) -> Iterator[str]:
             got = f"{len(run.rounds)} rounds and {run.parameters} parameters"
             yield f"{run.file_name}: must have {run.scenario.rounds} rounds, got {got}"
         else:
-            yield from (f"{run.file_name}: {text}" for text in _contradicted(run))
+            for text in (*_impossible(run), *_contradicted(run)):
+                yield f"{run.file_name}: {text}"
             for number, result, expected in _told_twice(run):
                 if result != expected:
                     text = f"{number} must be {expected!r} by its rounds, got {result!r}"
@@ -85,6 +88,22 @@ def _counted(run: Record) -> Iterator[int]:
         yield from (r.step, r.malicious, len(r.clients) - r.malicious, r.dropped)
         yield from (r.accepted, r.rejected_honest, r.rejected_malicious)
         yield from (r.uplink_bits or 0, r.benign_uplink_bits or 0, r.downlink_bits)
+
+
+def _impossible(run: Record) -> Iterator[str]:
+    """Yield the numbers that nothing can measure: shares outside [0, 1], and others below 0."""
+    parts = {f"round {r.step}": vars(r) for r in run.rounds}
+    parts |= {"result": vars(run.result), "timing": vars(run.timing)}
+    if run.result.per_client is not None:
+        parts["clients' accuracies"] = vars(run.result.per_client)
+    for part, numbers in parts.items():
+        for name, value in numbers.items():
+            if not isinstance(value, int | float):
+                continue
+            share = name in SHARES or part == "clients' accuracies"
+            if not 0 <= value <= (1 if share else math.inf):
+                limits = "in [0, 1]" if share else ">= 0"
+                yield f"{name.replace('_', ' ')} of the {part} must be {limits}, got {value!r}"
 
 
 def _contradicted(run: Record) -> Iterator[str]:

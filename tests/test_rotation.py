@@ -50,6 +50,22 @@ def test_a_rotation_keeps_norms_and_is_undone(d: int, largest: int) -> None:
     torch.testing.assert_close(unrotate(y, SEEDS, sizes), x)
 
 
+@pytest.mark.parametrize("d", [1, 45, 300, 5000])
+def test_a_row_is_rotated_to_the_same_bits_whoever_lies_beside_it(d: int) -> None:
+    # Else a sum that is 0 alone is 1e-9 beside others, and a rule of signs counts another vote.
+    sizes = blocks.block_sizes(d, 4096)
+    seeds = torch.arange(9)[:, None]
+    for y in (Key(0).flips(9 * d).reshape(9, d), Key(1).normal(9, d)):
+        for turned in (rotate, unrotate):
+            together = turned(y, seeds, sizes)
+            for count in (1, 2, 4):
+                several = [
+                    turned(y[i : i + count], seeds[i : i + count], sizes)
+                    for i in range(0, 9, count)
+                ]
+                assert torch.equal(torch.cat(several), together)
+
+
 def test_the_diagonal_is_that_of_the_clients_own_seed() -> None:
     drawn = signs(SEEDS, 100)
     assert torch.equal(drawn[1], Key(2**64 - 7).flips(100))

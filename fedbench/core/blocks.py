@@ -74,12 +74,16 @@ def hadamard(x: Tensor) -> Tensor:
     [1.0, 0.0, 0.0, 1.0]
     """
     shape = x.shape
+    size = shape[-1]
     right = 1
-    while right < shape[-1]:
-        factor = min(_FACTOR, shape[-1] // right)
+    while right < size:
+        factor = min(_FACTOR, size // right)
         matrix = _matrix(factor, x.dtype, str(x.device))
-        folded = x.reshape(-1, factor, right)
-        x = folded[:, :, 0] @ matrix if right == 1 else matrix @ folded
+        # A product for each vector: in one for all of them the order of a sum follows from how
+        # many there are, and a message would depend on those that are decoded beside it.
+        x = x.reshape(-1, size // factor, factor) if right == 1 else x.reshape(-1, factor, right)
+        every = matrix.expand(len(x), -1, -1)
+        x = x @ every if right == 1 else every @ x
         right *= factor
     return x.reshape(shape)
 

@@ -334,7 +334,7 @@ def test_what_the_user_got_wrong_is_one_line(
     }.items():
         assert said in mistake("plot", "records", *arguments.split())
     of_fedavg(malicious=[1]).write(Path("one-look"))
-    looks = "--kind rounds needs looks at the test data in two rounds (--eval-every) in the records"
+    looks = "--kind rounds needs evaluations after two rounds (--eval-every) in the records"
     assert looks in mistake("plot", "one-look", "--kind", "rounds")
     assert mistake("plot").startswith("Missing argument 'RECORDS")
 

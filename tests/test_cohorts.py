@@ -194,9 +194,9 @@ def test_a_plan_says_how_often_rows_exceed_what_its_rules_assume_and_what_would_
     assert said("mean", "median", "trimmed-mean:f=3", "trimmed-mean") == [
         "malicious clients: 10 of 50, rounds of 10, runs of 30 rounds: more than f = 2 in 31 % of "
         "rounds and in > 99.9 % of runs; more than f = 3 in 9.7 % of rounds and in 95 % of runs",
-        "99 % of runs have at most 6 in every round, and less than half with at least 17 a round "
-        "(exactly; 36 by a bound with the relative entropy, as in Allouah et al., ICML 2024); "
-        "--cohorts stratified has 2 in every round",
+        "in 99 % of runs no round has more than 6 of them (less than half of every round from "
+        "--per-round 17 on, exactly; from 36 on by a bound with the relative entropy, as in "
+        "Allouah et al., ICML 2024); --cohorts stratified has 2 in every round",
     ]
     assert said(cohorts="stratified", malicious=0.14, declared=0.1) == [
         "malicious clients: 7 of 50, stratified rounds of 10, runs of 30 rounds: 1 in 60 % of "
@@ -206,14 +206,15 @@ def test_a_plan_says_how_often_rows_exceed_what_its_rules_assume_and_what_would_
     assert line.endswith("2 in every round; never more than f = 2")
     (line,) = said(clients=10)
     assert line.endswith("runs of 30 rounds: never more than f = 2")
-    assert said(malicious=0.6)[1].endswith(", and no cohort has less than half in every round")
+    none = " (with no --per-round is that less than half of every round)"
+    assert said(malicious=0.6)[1].endswith(none)
     coins = said(sampling="poisson")
     assert "rounds of about 10" in coins[0]
-    assert coins[1] == "99 % of runs have at most 7 in every round"
+    assert coins[1] == "in 99 % of runs no round has more than 7 of them"
     asked = said(availability="dropout:p=0.5")
     after = "; all before clients drop out, after which their share may be higher"
     assert asked[0] == said()[0] + after
-    assert asked[1] == "99 % of runs have at most 6 in every round"
+    assert asked[1] == "in 99 % of runs no round has more than 6 of them"
     assert said(malicious=0.0) == []
 
 

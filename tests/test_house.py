@@ -141,9 +141,9 @@ def test_imports_go_down_through_the_rooms(modules: list[Module]) -> None:
     assert len(UPWARD) <= 2
 
 
-def test_the_table_of_rooms_is_that_of_the_imports() -> None:
+def test_the_table_of_folders_is_that_of_the_imports() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
-    section = page.split("\n## Rooms\n")[1].split("\n## ")[0]
+    section = page.split("\n## Folders\n")[1].split("\n## ")[0]
     cells = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
     rooms = [name for cell in cells for name in re.findall(r"`(\w+)(?:/|\.py)`", cell)]
     assert rooms == [name for name in ROOMS if not name.startswith("fedbench_")]

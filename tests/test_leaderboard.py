@@ -490,7 +490,7 @@ def test_a_rise_is_that_of_means_of_looks_and_not_of_single_ones_that_swing() ->
     rules = Rules.model_validate(RULES_1 | {"looks": 2})
     judged = case([changed(record, rounds=rounds)], rules=rules, **OPEN)
     assert list(climbing(judged)) == [
-        "clean accuracy gained 25.0 points over the last third of the looks"
+        "clean accuracy gained 25.0 points over the last third of the evaluations"
     ]
 
 

@@ -1,4 +1,4 @@
-"""``fedbench attack``: protocols under attack, and a table that says who survived."""
+"""``fedbench attack``: protocols under attack, and a table of accuracy, bits and ε."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def attack(
     track: opt.Track = None,
     dry_run: bool = False,
 ) -> None:
-    """Train protocols with malicious clients; print who survived, what it cost, how sure we are.
+    """Train protocols with malicious clients; print accuracy, bits and ε with their spread.
 
     Without options this is [bold]--preset demo[/bold]: ten clients, two of them malicious. A
     preset has values of its own where it differs from the defaults below.

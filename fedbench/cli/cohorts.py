@@ -58,7 +58,7 @@ def _lines(scenario: Scenario, assumed: list[int]) -> list[str]:
     )
     if stratified or all(exceeds(scenario, f) == 0 for f in assumed):
         return [first]
-    most = f"{SAFE} of runs have at most {covering(scenario)} in every round"
+    most = f"in {SAFE} of runs no round has more than {covering(scenario)} of them"
     return [first, most + _help(scenario)]
 
 
@@ -77,10 +77,10 @@ def _help(scenario: Scenario) -> str:
         return ""
     exact = exact_cohort(scenario)
     if exact is None:
-        return ", and no cohort has less than half in every round"
+        return " (with no --per-round is that less than half of every round)"
     return (
-        f", and less than half with at least {exact} a round (exactly; "
-        f"{sufficient_cohort(scenario)} by a bound with the relative entropy, as in Allouah et "
+        f" (less than half of every round from --per-round {exact} on, exactly; from "
+        f"{sufficient_cohort(scenario)} on by a bound with the relative entropy, as in Allouah et "
         f"al., ICML 2024); --cohorts stratified has {_stratified(scenario)}"
     )
 

@@ -210,7 +210,7 @@ LEGEND = {
     "worst case": "mean and 95 % interval over seeds, under the attack that hurts most",
     GAP: "worst case minus accuracy under the worst held-out attack, in points: above 0, the "
     "ensemble flatters the entry",
-    "area": "mean over all looks under that attack: the area under the curve",
+    "area": "mean over all evaluations under that attack: the area under the curve",
     "up, down": "bits per parameter and message",
     "ε": "two compare only if unit, adversary, adjacency and δ agree (see --format json)",
     "outdated": "an attack has become stronger since: the entry waits to be played again",

@@ -31,8 +31,8 @@ def plot(
 ) -> None:
     """Draw pictures of records: accuracy over rounds or malicious rows, against bits or epsilon.
 
-    A folder means its *.json; of these, what is no record is skipped. Over malicious rows, share
-    draws the accuracy of runs, and cohort how that changes in each round.
+    A folder means its *.json; files in it that are not records are skipped. Over malicious rows,
+    share draws the accuracy of runs, and cohort how that changes in each round.
 
     Options:
         kind: Kind of picture: rounds, bits, heatmap, impact, share, cohort or epsilon. Repeat for

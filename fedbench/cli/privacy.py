@@ -85,9 +85,9 @@ def privacy(
 ) -> None:
     """Price a mechanism before anybody runs it: ε by every bound that applies.
 
-    Who sees single [bold]messages[/bold] knows their senders; a secure aggregation shows their
-    [bold]sum[/bold]; a [bold]hidden-sum[/bold] also hides who took part; the noise of a trusted
-    server protects before who sees the [bold]model[/bold].
+    There is a column for each observer: [bold]messages[/bold], each with its sender;
+    [bold]sum[/bold], what a secure aggregation reveals; [bold]hidden-sum[/bold], the same without
+    who took part; [bold]model[/bold], where a trusted server adds the noise.
 
     Clients and training:
         dim: Symbols of a message, d.

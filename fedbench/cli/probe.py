@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedbench.probes.inversion import InversionReport
     from fedbench.probes.membership import Membership
 
-app = typer.Typer(no_args_is_help=True, help="Read what the server sees: who trained on what.")
+app = typer.Typer(no_args_is_help=True, help="Measure what messages reveal about training data.")
 COMPARED = {"protocol": "Repeat to compare.", "mechanism": "Repeat to compare."}
 SYSTEMS = {"protocol": ["fedavg", "signsgd", "fedpm", "fsl"], "mechanism": ["none"]}
 Seeds = Annotated[str, opt.option("Seeds, comma-separated, e.g. 0,1,2.")]

@@ -50,7 +50,7 @@ def reproduce(
     """Play a table or figure of a paper and print ours beside the paper's number for every cell.
 
     Without EXHIBIT, list all of them: what is played, how long it takes, how many numbers agree. A
-    run that was played is not played again, so a stopped command goes on where it was.
+    run that was played is not played again, so a stopped command continues.
 
     Positional:
         exhibit: Name from the list, for example fsl-table2. By default, all are listed.

@@ -34,8 +34,8 @@ def results(
 ) -> None:
     """Query a store: its cells or runs, chosen by any field, for people or for programs.
 
-    What is no record is left out and named. Shares are in [0, 1], in tables in percent. Runs of
-    other code, on another device or on other data are other cells.
+    Files that are not records are left out and named. Shares are in [0, 1], in tables in percent.
+    Runs of other code, on another device or on other data are other cells.
 
     Positional:
         store: Folder of records.

@@ -49,8 +49,8 @@ def sweep(
     """Play every combination of a file over its seeds; what the store has is not played again.
 
     The fields of a scenario are the options of [bold]fedbench attack[/bold]. A record is there as
-    soon as its run ends. Killed at any instant, the same command goes on where it was; two sweeps,
-    on two machines too, may share a store. A run that fails is recorded with its traceback, and the
+    soon as its run ends. After a kill at any time the same command continues; two sweeps, on two
+    machines too, may share a store. A run that fails is recorded with its traceback, and the
     sweep goes on.
 
     Positional:

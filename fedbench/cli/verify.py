@@ -19,9 +19,9 @@ def verify(
 ) -> int:
     """Try rules of other packages on rows: exit code 1 if one is not what its paper defines.
 
-    Another seed, the order of the rows, a vector added to all, far rows on one side and on both,
-    whole models in float32, agreement with our rule of the same name. Every defect has a
-    counterexample.
+    A rule is tried with another seed, another order of the rows, a vector added to all, far rows on
+    one side and on both, and whole models in float32, and compared with our rule of the same name.
+    Every defect has a counterexample.
 
     Positional:
         packages: Packages to try: flwr, byzfl, byzpy.

@@ -33,7 +33,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 DIGITS = "0123456789"
 LONGEST, SHORTEST = 40, 10  # characters of a bar
 NARROWEST, WIDEST = 8, 19  # characters of a column of a heat map
-COHORTS = "looks after two rounds in a row, and rounds with two shares of malicious rows"
+COHORTS = "evaluations after two rounds in a row, and rounds with two shares of malicious rows"
 ARROW = columns.WORST.split()[0]
 
 
@@ -241,7 +241,7 @@ _COHORT = (cohort.shows, cohort.compose, _cohorts)
 _EPSILON = (epsilon.shows, epsilon.compose, _epsilon)
 KINDS = {
     "rounds": Kind(
-        "Accuracy over the rounds", "looks at the test data in two rounds (--eval-every)", *_ROUNDS
+        "Accuracy over the rounds", "evaluations after two rounds (--eval-every)", *_ROUNDS
     ),
     "bits": Kind("Accuracy against bits", "rows, all of whose bits are counted", *_BITS),
     "heatmap": Kind("Accuracy of defenses under attacks", "an attack", *_HEATMAP),

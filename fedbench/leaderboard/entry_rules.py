@@ -398,7 +398,7 @@ def climbing(case: Case) -> Iterator[str]:
             gains.append(statistics.fmean(looks[-case.rules.looks :]) - statistics.fmean(before))
     if gains and statistics.fmean(gains) > CLIMB:
         gain = 100 * statistics.fmean(gains)
-        yield f"clean accuracy gained {gain:.1f} points over the last third of the looks"
+        yield f"clean accuracy gained {gain:.1f} points over the last third of the evaluations"
 
 
 def participation(case: Case) -> Iterator[str]:

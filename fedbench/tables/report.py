@@ -92,7 +92,7 @@ def terminal(rows: Sequence[Row], options: ConsoleOptions) -> Group:
     shown = [column for chosen in tables.values() for column in chosen]
     terms = columns.captions(rows, shown)
     if missed := left_out(rows, shown):
-        terms["no room"] = f"for {missed}: the Markdown table has them"
+        terms["omitted"] = f"{missed}: the Markdown table has them"
     parts.append(listed(terms.items(), options))
     if claims := columns.guarantees(rows):
         parts.append(Text("\nprivacy:", style="bold"))
@@ -122,7 +122,7 @@ def layout(rows: Sequence[Row], width: int) -> dict[str, list[ReportColumn]]:
 
 
 def left_out(rows: Sequence[Row], shown: Collection[ReportColumn]) -> str:
-    """Name the columns that there was no room for; empty if all are shown."""
+    """Name the columns that the width does not hold; empty if all are shown."""
     missed = [column for column in columns.saying(rows, columns.ALL) if column not in shown]
     headings = [column.heading.split() for column in missed]
     return ", ".join(" ".join(word for word in words if word != "%") for words in headings)

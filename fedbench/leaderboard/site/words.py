@@ -81,7 +81,7 @@ def budget(ranking: Ranking) -> str:
     if ranking.bits is None:
         return "After the last round of each."
     return (
-        f"At the last look at the test data within {bits(ranking.bits)} bits per parameter, up + "
+        f"At the last evaluation within {bits(ranking.bits)} bits per parameter, up + "
         "down, of a client that is in every round: all that the cheapest entry needs. Bits and ε "
         "below, also for the Pareto front, are of the whole run."
     )

@@ -36,6 +36,14 @@ def test_every_alphabet_keeps_the_laws_of_payloads(payload):  # type: ignore[no-
     check_payload(payload)
 
 
+@pytest.mark.parametrize("payload", example_payloads(), ids=lambda p: type(p).__name__)
+def test_what_a_message_says_does_not_depend_on_those_beside_it(payload):  # type: ignore[no-untyped-def]
+    n = len(payload)
+    for count in (1, 2, 4):
+        parts = [payload.take(range(i, min(i + count, n))) for i in range(0, n, count)]
+        assert torch.equal(torch.cat([part.values() for part in parts]), payload.values())
+
+
 def slowly(names: Iterable[str], slow: Collection[str]) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.slow) if name in slow else name for name in names]
 

@@ -253,8 +253,8 @@ class Skellam(SummedResidues):
         require("Skellam.bits", self.bits, 2 <= self.bits <= 24, "in [2, 24]")
         require("Skellam.beta", self.beta, 0 <= self.beta < 1, "in [0, 1)")
         least = math.log2(self.sigmas**2 * self.clients) / 2
-        rule = f"> {least:.3g}, for so many clients and sigmas"
-        require("Skellam.bits", self.bits, self.bits > least, rule)
+        requirement = f"> {least:.3g}, for so many clients and sigmas"
+        require("Skellam.bits", self.bits, self.bits > least, requirement)
 
     def scale(self, d: int) -> float:
         """Scale ``s`` of the updates before rounding."""

@@ -73,8 +73,8 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
     hooks.ask(defense, "traits", Traits)
     examine(defense, n)
     survives = defense.tolerates(n)
-    rule = f"fewer than all of {n} rows, at most {n - 1}"
-    hooks.Hook(defense, "tolerates").must(survives < n, rule, survives)
+    requirement = f"fewer than all of {n} rows, at most {n - 1}"
+    hooks.Hook(defense, "tolerates").must(survives < n, requirement, survives)
     payloads = example_payloads(n)
     words = (str, type(None))
     tried = [p for p in payloads if hooks.ask(defense, "refuses", words, type(p)) is None]
@@ -232,8 +232,8 @@ def _check_sums(defense: Defense[Any], payload: Payload) -> None:
     if not defense.folds:
         return
     traits = defense.traits()
-    rule = "overridden only with Traits.reads_sum or Traits.counts"
-    assert traits.reads_sum or traits.counts, f"aggregate_sums must be {rule}"
+    requirement = "overridden only with Traits.reads_sum or Traits.counts"
+    assert traits.reads_sum or traits.counts, f"aggregate_sums must be {requirement}"
     if not (traits.reads_sum or has_bits_alone(payload)):
         return
     uneven = torch.arange(1, len(payload) + 1, dtype=torch.float64)

@@ -183,7 +183,7 @@ def rules_of_text(module: Module) -> list[int]:
     lines = []
     for node in ast.walk(module.tree):
         if isinstance(node, ast.arg) and node.arg == "rule" and node.annotation is not None:
-            lines += [node.lineno] * ("str" in words(Module("", "", node.annotation)))
+            lines += [node.lineno] * ("str" in map(dotted, ast.walk(node.annotation)))
         elif isinstance(node, ast.Assign) and "rule" in map(dotted, node.targets):
             lines += [node.lineno] * isinstance(node.value, ast.Constant | ast.JoinedStr)
     return lines

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -18,57 +18,82 @@ NO_EFFECT: dict[str, Any] = {"gain": 0.0, "gain_mean": 0.0}  # equal messages ha
 NOT_FINITE = "not_finite"  # finding of a round: how many numbers of the rule's answer are none
 
 
+@dataclass(frozen=True, eq=False)
+class Arrivals:
+    """Messages of a round that reached the server, beside those of an honest adversary.
+
+    Args:
+        accepted: ``(n,)`` bool, the clients whose message was accepted.
+        received: Messages that were accepted, or their sums.
+        honest: Messages of all clients, the adversary's as if they were honest, or their sums.
+        for_rule: ``received`` as the rule is given them: packets where it needs more than sums.
+        for_rule_if_honest: ``honest`` in the same form.
+        changed: Whether the server received anything but the honest messages.
+        headers: What `forged_headers` measures of them.
+    """
+
+    accepted: Tensor
+    received: Payload | FoldedMessages
+    honest: Payload | FoldedMessages
+    for_rule: Payload | FoldedMessages | KeptMessages
+    for_rule_if_honest: Payload | FoldedMessages | KeptMessages
+    changed: bool
+    headers: dict[str, float | None]
+
+    @classmethod
+    def of(cls, context: AttackContext, received: Payload, accepted: Tensor) -> Self:
+        """Compare whole messages that reached the server with the round before the attack."""
+        changed = bool(len(context.owned)) and not as_honest(context, received)
+        headers = forged_headers(context, received, accepted)
+        honest = context.honest
+        return cls(accepted, received, honest, received, honest, changed, headers)
+
+
 def effect(
-    context: AttackContext, received: Payload, accepted: Tensor, aggregate: Tensor
+    arrivals: Arrivals,
+    defense: Defense[Any],
+    state: Any,
+    view: ServerView,
+    aggregate: Tensor,
+    answer: Callable[..., tuple[Tensor, Any]] = hooks.aggregate,
 ) -> dict[str, Any]:
     """Measure `gain`, `gain_mean` and `headers` of a round's record.
 
     Gains are L2 distances of the aggregate, and of the plain mean, to what honest messages would
-    have given, relative to that; None where a number is not finite. Nothing without malicious rows.
+    have given, relative to that; None where a number is not finite.
+
+    Args:
+        arrivals: Messages that reached the server.
+        defense: The server's rule.
+        state: Its state before its answer.
+        view: What it would be shown of all ``n`` clients.
+        aggregate: Its answer ``(k,)``.
+        answer: Function that has a rule answer.
     """
-    if len(context.owned) == 0:
-        return {}
-    headers = {"headers": forged_headers(context, received, accepted)}
-    same = as_honest(context, received) and identical(received, context.honest)
-    if same and all_finite([aggregate]):
+    headers = {"headers": arrivals.headers}
+    if not arrivals.changed and all_finite([aggregate]):
         return NO_EFFECT | headers
-    clean = clean_answer(context.defense, context.honest, context.defense_state, context.view)
-    honest_mean = _mean(context.honest, context.view.weights)
-    sent_mean = _mean(received, context.view.weights[accepted])
-    return gains(aggregate, clean, sent_mean, honest_mean) | headers
-
-
-def clean_answer(
-    defense: Defense[Any],
-    honest: Payload | FoldedMessages | KeptMessages,
-    state: Any,
-    view: ServerView,
-    answer: Callable[..., tuple[Tensor, Any]] = hooks.aggregate,
-) -> Tensor | None:
-    """Return the answer ``(k,)`` of a rule to honest messages; None if it is not ready for them."""
     rule = fresh(defense)  # the server's own would see which rows differ
-    view = view.asked().copied()
-    if not hooks.ask(rule, "ready", bool, view):
-        return None
-    return answer(rule, honest.copied(), state, view)[0]
-
-
-def gains(
-    aggregate: Tensor, clean: Tensor | None, sent_mean: Tensor, honest_mean: Tensor
-) -> dict[str, Any]:
-    """Return `gain` and `gain_mean` of answers and means ``(k,)``."""
-    gain = None if clean is None else _relative(aggregate, clean)
-    return {"gain": gain, "gain_mean": _relative(sent_mean, honest_mean)}
+    shown = view.asked().copied()
+    gain = None
+    if hooks.ask(rule, "ready", bool, shown):
+        clean, _ = answer(rule, arrivals.for_rule_if_honest.copied(), state, shown)
+        gain = _relative(aggregate, clean)
+    honest_mean = _mean(arrivals.honest, view.weights)
+    mean = _mean(arrivals.received, view.weights[arrivals.accepted])
+    return {"gain": gain, "gain_mean": _relative(mean, honest_mean)} | headers
 
 
 def as_honest(context: AttackContext, received: Payload) -> bool:
     """Return whether all rows arrived, the adversary's as if they were honest.
 
-    These few rows differ in most rounds, and then the others need not be compared.
+    Its few rows differ in most rounds, and then the others need not be compared.
     """
+    honest = context.honest
     rows = context.owned.rows
-    arrived = len(received) == len(context.honest)
-    return arrived and identical(received.take(rows), context.honest.take(rows))
+    arrived = len(received) == len(honest)
+    own = arrived and identical(received.take(rows), honest.take(rows))
+    return own and identical(received, honest)
 
 
 def detection(findings: Findings, aggregate: Tensor, malicious: Tensor) -> dict[str, Any]:
@@ -165,8 +190,10 @@ def _forged(header: Tensor, own: Tensor) -> ForgedHeader:
     return ForgedHeader(False, new=int(new.sum()), count=len(new))
 
 
-def _mean(payload: Payload, weights: Tensor) -> Tensor:
-    x = payload.values().to(torch.float32)
+def _mean(messages: Payload | FoldedMessages, weights: Tensor) -> Tensor:
+    if isinstance(messages, FoldedMessages):  # which were weighted as they were added up
+        return messages.mean(weighted=True)
+    x = messages.values().to(torch.float32)
     return sent((weights / weights.sum()).to(x.dtype), x.device) @ x
 
 

@@ -169,11 +169,11 @@ class Executor(ABC):
     def aggregate(
         self,
         rule: Defense[Any],
-        received: FoldedMessages | KeptMessages,
+        received: Payload | FoldedMessages | KeptMessages,
         state: Any,
         view: ServerView,
     ) -> tuple[Tensor, Any]:
-        """Return the answer of `hooks.aggregate` in a streamed round, wherever it is computed."""
+        """Return the answer of `hooks.aggregate`, wherever it is computed."""
         return hooks.aggregate(rule, received, state, view)
 
     def begin(self, clients: Sequence[Client]) -> Callable[[], tuple[Trained, Made | None]]:

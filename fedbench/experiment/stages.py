@@ -298,6 +298,11 @@ def noised(
     return hooks.on_aggregate(mechanism, aggregate, received, view, key, state)
 
 
+def announced(mechanism: Mechanism, received: Payload | FoldedMessages, view: ServerView) -> int:
+    """Number of messages that the server step is told; central noise hides the real one."""
+    return view.expected if mechanism.central else len(received)
+
+
 def step_server(
     setup: Setup,
     state: RunState,
@@ -307,13 +312,14 @@ def step_server(
 ) -> None:
     """Add central noise, and take the protocol's step; without an aggregate nothing moves."""
     step = view.step
+    mechanism = setup.plugins.mechanism
     noise = setup.secret.key("mechanism", step)
     aggregate, state.mechanism = noised(
-        setup.plugins.mechanism, aggregate, received, view, noise, state.mechanism
+        mechanism, aggregate, received, view, noise, state.mechanism
     )
     if aggregate is None:
         return
-    n = setup.announced(received)
+    n = announced(mechanism, received, view)
     key = setup.secret.key("server", step)
     protocol = setup.plugins.protocol
     state.server = hooks.server_step(protocol, setup.shared, state.server, aggregate, n, key)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedbench.adversary.threat_model import AttackContext, fresh
 from fedbench.api import Defense, Findings, ServerView, hooks
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.tiling import all_finite, tiles
 from fedbench.payload import FoldedMessages, KeptMessages, Payload, identical
 
@@ -194,7 +194,7 @@ def _mean(messages: Payload | FoldedMessages, weights: Tensor) -> Tensor:
     if isinstance(messages, FoldedMessages):  # which were weighted as they were added up
         return messages.mean(weighted=True)
     x = messages.values().to(torch.float32)
-    return sent((weights / weights.sum()).to(x.dtype), x.device) @ x
+    return copied_to((weights / weights.sum()).to(x.dtype), x.device) @ x
 
 
 def _relative(moved: Tensor, reference: Tensor) -> float | None:

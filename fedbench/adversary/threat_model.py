@@ -27,7 +27,7 @@ from fedbench.api.attack import (
 )
 from fedbench.api.hooks import Note
 from fedbench.core.blame import Hook, shown
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.permutations import Listed, Permutation, permutation
 from fedbench.core.rng import Key, Secret
 from fedbench.payload import FoldedMessages, KeptMessages, Payload
@@ -359,9 +359,9 @@ def attack_view(
     everyone = needed.tier == "all"
     rows = torch.tensor(asking, dtype=torch.long)
     own = context.honest.take(rows)
-    where = sent(rows, context.updates.device)
+    where = copied_to(rows, context.updates.device)
     which = torch.isin(context.owned.rows, rows).nonzero()[:, 0]
-    mine = sent(which, where.device)
+    mine = copied_to(which, where.device)
     broadcast = context.view.broadcast  # one message for all, or to each client its own
     apart = needed.tier == "own"
     draws = [context.owned.place(row) for row in asking] if apart else []

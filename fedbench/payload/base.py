@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedbench.core.choices import Checks
-from fedbench.core.copies import fetched, sent, stacked_on
+from fedbench.core.copies import copied_to, fetched, stacked_on
 from fedbench.core.devices import accelerated
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.threads import each
@@ -69,7 +69,7 @@ class Payload(ABC):
         index = torch.as_tensor(rows, dtype=torch.long)
         index = torch.where(index < 0, index + len(self), index)
         tensors = self._tensors().items()
-        taken = {name: x.index_select(0, sent(index, x.device)) for name, x in tensors}
+        taken = {name: x.index_select(0, copied_to(index, x.device)) for name, x in tensors}
         return dataclasses.replace(self, **taken)
 
     def put(self, rows: Tensor | Sequence[int], other: Self) -> Self:
@@ -231,7 +231,7 @@ def joined(payloads: Sequence[Payload]) -> Payload:
     if not others:
         return first
     stacked = {
-        name: torch.cat([x, *(sent(other._tensors()[name], x.device) for other in others)])
+        name: torch.cat([x, *(copied_to(other._tensors()[name], x.device) for other in others)])
         for name, x in first._tensors().items()
     }
     return dataclasses.replace(first, **stacked)

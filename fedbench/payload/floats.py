@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.core.copies import fetched, sent, staging
+from fedbench.core.copies import copied_to, fetched, staging
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.packets import Packet, Part, floats_of, number_bytes, split
@@ -54,7 +54,7 @@ class FloatVectors(Payload):
         x = staging(torch.Size((len(rows), d)), torch.float32, torch.device(device))
         for row, data in zip(x.numpy(), rows, strict=True):
             row[:] = np.frombuffer(data, dtype="<f4")
-        return cls(sent(x, device)), right
+        return cls(copied_to(x, device)), right
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.core.copies import fetched, sent, staging
+from fedbench.core.copies import copied_to, fetched, staging
 from fedbench.core.devices import accelerated
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.threads import each
@@ -87,7 +87,7 @@ def stacked_bytes(rows: Sequence[list[Bytes]], device: torch.device) -> Tensor:
     here = staging(torch.Size((len(rows), width)), torch.uint8, device)
     for out, strings in zip(here.numpy(), rows, strict=True):
         np.concatenate(strings, out=out)
-    return sent(here, device)
+    return copied_to(here, device)
 
 
 class PackedRows(Payload):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbench.core.choices import Checks
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload import packets as wire
 from fedbench.payload.base import Payload, Spec, require_form
@@ -37,7 +37,7 @@ class Patch(Payload):
     ) -> tuple[Self, Tensor]:
         """Return the messages that pass, as patches of what is remembered here."""
         received, accepted = super().receive(packets, checks, device)
-        remembered = self.remembered[sent(accepted.nonzero()[:, 0], self.remembered.device)]
+        remembered = self.remembered[copied_to(accepted.nonzero()[:, 0], self.remembered.device)]
         return dataclasses.replace(received, remembered=remembered), accepted
 
     def travelling(self) -> dict[str, Tensor]:

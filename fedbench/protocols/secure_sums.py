@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedbench.api import DpEvent, Keys, Memories, Messages, Release, Shared
 from fedbench.core.blocks import rotate, unrotate
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -277,7 +277,7 @@ class Skellam(SummedResidues):
         integers = rounded(scale * x, longest, keys)
         for row, key in zip(integers, keys, strict=True):
             noise = skellam(key.fold("privacy", "noise").numpy(), self.variance(d) / 2, d)
-            row += sent(torch.from_numpy(noise), row.device).to(row)
+            row += copied_to(torch.from_numpy(noise), row.device).to(row)
         wrapped = integers.bitwise_and_(2**self.bits - 1).to(torch.int32)  # modulo a power of two
         return Residues(wrapped, 2**self.bits, 0)
 

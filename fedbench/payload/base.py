@@ -17,7 +17,7 @@ from fedbench.core.devices import accelerated
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.threads import each
 from fedbench.core.tiling import finite_rows
-from fedbench.payload.packets import Packet, Part, join
+from fedbench.payload.packets import BitString, Packet, join
 
 Spec = dict[str, Any]  # the public form of a message: what both ends know before it is sent
 
@@ -144,8 +144,8 @@ class Payload(ABC):
         """Return the tensors that are sent, by the names of their fields."""
         return self._tensors()
 
-    def parts(self) -> list[Part]:
-        """Return the parts of the one message, which is on the CPU, in their order on the wire."""
+    def parts(self) -> list[BitString]:
+        """Return the one message, which is on the CPU, as bit strings in the order of the wire."""
         raise NotImplementedError
 
     def encode(self) -> list[Packet]:

@@ -13,7 +13,7 @@ from fedbench.core.copies import copied_to
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload import packets as wire
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.packets import Packet, Part
+from fedbench.payload.packets import BitString, Packet
 from fedbench.payload.sparse import SeededSparse, SparseVectors, chosen
 
 
@@ -143,7 +143,7 @@ class CoordinatedPatches(Patch):
             self, entries=entries, rest=values[:, self.d :].to(torch.float32)
         )
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BitString]:
         return [wire.number_bytes(self.entries), wire.number_bytes(self.rest)]
 
     @classmethod

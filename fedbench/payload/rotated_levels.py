@@ -18,7 +18,7 @@ from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.rng import Key
 from fedbench.payload import packets as wire
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.packets import Packet, Part
+from fedbench.payload.packets import BitString, Packet
 
 _SHORT = 64  # shorter blocks have no coordinates with fewer bits: too few would be left
 
@@ -125,7 +125,7 @@ class RotatedLevels(Payload):
         levels = torch.where(usable, quantized(y / scales, self._widths(), self.bits), 0)
         return dataclasses.replace(self, levels=levels, rest=values[:, d:].to(torch.float32))
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BitString]:
         row = self.levels[0].numpy()
         where = positions(self.sizes, self.bits).items()
         levels = [wire.pack(row[index], width) for width, index in where]

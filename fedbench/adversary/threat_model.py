@@ -278,7 +278,7 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
     `PluginError` if it raised, or returned a payload that is not legal, or too many rows.
     """
     packets: dict[int, Packet] = {}
-    made: dict[tuple[int, ...], tuple[Hook, Payload]] = {}
+    payloads: dict[tuple[int, ...], tuple[Hook, Payload]] = {}
     notes: dict[str, Note] = {}
     trace: list[tuple[float | None, float | None]] = []
     queries = 0
@@ -301,7 +301,7 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
             hook.must(remembered is None, "None as the memory of an attack that folds", remembered)
         if isinstance(messages, Payload):
             # a copy: the attack may write into what it returned while it makes the next one's
-            made[tuple(asking)] = (hook, messages.copied() if apart else messages)
+            payloads[tuple(asking)] = (hook, messages.copied() if apart else messages)
         else:
             packets |= dict(zip(asking, messages, strict=True))
         notes |= hooks.legible_notes(hook, view.notes)
@@ -309,10 +309,10 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
         queries += view.defense.queries if view.defense else 0
         if view.rehearsal is not None:
             worked.update(view.rehearsal.counts())
-    if made:  # checked and encoded together: each waits for the device
+    if payloads:  # checked and encoded together: each waits for the device
         with Hook(attack, "craft", context.view.step, context.owned.ids):
-            encoded = hooks.require_legal(list(made.values())).encode()
-        packets |= dict(zip(itertools.chain(*made), encoded, strict=True))
+            encoded = hooks.require_legal(list(payloads.values())).encode()
+        packets |= dict(zip(itertools.chain(*payloads), encoded, strict=True))
     return ForgedMessages(packets, {"notes": notes | worked, "trace": trace, "queries": queries})
 
 
@@ -359,21 +359,22 @@ def attack_view(
     everyone = needed.tier == "all"
     rows = torch.tensor(asking, dtype=torch.long)
     own = context.honest.take(rows)
-    where = copied_to(rows, context.updates.device)
-    which = torch.isin(context.owned.rows, rows).nonzero()[:, 0]
-    mine = copied_to(which, where.device)
+    places = torch.isin(context.owned.rows, rows).nonzero()[:, 0]  # among all that it owns
+    device = context.updates.device
     broadcast = context.view.broadcast  # one message for all, or to each client its own
     apart = needed.tier == "own"
     draws = [context.owned.place(row) for row in asking] if apart else []
     streamed = None if apart else context.streamed
-    updates = context.updates[where]
+    on_device = copied_to(rows, device)
+    updates = context.updates[on_device]
+    trained = context.trained
     idle = context.idle
     return AttackView(
         own=own,
         updates=updates,
-        trained=updates if context.trained is None else context.trained[mine],
-        poisoned=own if context.poisoned is None else context.poisoned.take(which),
-        idle=idle[where] if len(idle) > 1 else idle.clone().expand(len(asking), -1),
+        trained=updates if trained is None else trained[copied_to(places, device)],
+        poisoned=own if context.poisoned is None else context.poisoned.take(places),
+        idle=idle[on_device] if len(idle) > 1 else idle.clone().expand(len(asking), -1),
         seen=_seen(context, own, needed.tier),
         n=context.n,
         broadcast=broadcast.copied() if len(broadcast) == 1 or everyone else broadcast.take(asking),

@@ -138,14 +138,14 @@ def merged(parts: Sequence[Mapping[str, ForgedHeader]]) -> dict[str, float | Non
     {'seed': 0.25}
     """
     names = dict.fromkeys(name for part in parts for name in part)
-    return {name: _one([part[name] for part in parts if name in part]) for name in names}
+    return {name: _combined([part[name] for part in parts if name in part]) for name in names}
 
 
-def _one(parts: Sequence[ForgedHeader]) -> float | None:
-    if parts[0].scales:
-        return max((part.ratio for part in parts if part.ratio is not None), default=None)
-    new = torch.tensor(float(sum(part.new for part in parts)))
-    return float(new / max(sum(part.count for part in parts), 1))
+def _combined(headers: Sequence[ForgedHeader]) -> float | None:
+    if headers[0].scales:
+        return max((header.ratio for header in headers if header.ratio is not None), default=None)
+    new = torch.tensor(float(sum(header.new for header in headers)))
+    return float(new / max(sum(header.count for header in headers), 1))
 
 
 def forged_headers(
@@ -169,22 +169,22 @@ def compared_headers(
         return {}
     arrived = (accepted.cumsum(0) - 1)[rows]
     forged = received.take(arrived).headers()
-    own = context.honest.take(rows).headers()
-    return {name: _forged(forged[name], own[name]) for name in own}
+    honest = context.honest.take(rows).headers()
+    return {name: _compared(forged[name], honest[name]) for name in honest}
 
 
-def _forged(header: Tensor, own: Tensor) -> ForgedHeader:
-    if header.is_floating_point():
-        honest = own.double().abs()
-        floor = 1e-3 * honest.amax(dim=1, keepdim=True).clamp_min(1e-30)
-        ratios = (header.double().abs() / torch.maximum(honest, floor)).amax(dim=1)
+def _compared(forged: Tensor, honest: Tensor) -> ForgedHeader:
+    if forged.is_floating_point():
+        sizes = honest.double().abs()
+        floor = 1e-3 * sizes.amax(dim=1, keepdim=True).clamp_min(1e-30)
+        ratios = (forged.double().abs() / torch.maximum(sizes, floor)).amax(dim=1)
         finite = ratios[torch.isfinite(ratios)]
         return ForgedHeader(True, float(finite.max()) if len(finite) else None)
-    if torch.equal(header, own):
-        count = int(own.sum()) if own.dtype == torch.bool else own.numel()
+    if torch.equal(forged, honest):
+        count = int(honest.sum()) if honest.dtype == torch.bool else honest.numel()
         return ForgedHeader(False, new=0, count=count)
-    pairs = list(zip(header, own, strict=True))
-    if header.dtype == torch.bool:
+    pairs = list(zip(forged, honest, strict=True))
+    if forged.dtype == torch.bool:
         pairs = [(a.nonzero(), b.nonzero()) for a, b in pairs]
     new = torch.cat([~torch.isin(a.flatten(), b) for a, b in pairs])
     return ForgedHeader(False, new=int(new.sum()), count=len(new))

@@ -321,16 +321,16 @@ def craft(
     return messages, memory
 
 
-def require_legal(made: Sequence[tuple[Hook, Payload]]) -> Payload:
+def require_legal(crafted: Sequence[tuple[Hook, Payload]]) -> Payload:
     """Return the messages of all calls as one payload, which is checked once: a check waits.
 
     `PluginError` names the first call whose messages are not legal.
     """
-    whole = joined([messages for _, messages in made])
+    whole = joined([messages for _, messages in crafted])
     try:
         whole.check()
     except IllegalPayloadError:
-        for hook, messages in made:
+        for hook, messages in crafted:
             try:
                 messages.check()
             except IllegalPayloadError as error:

@@ -5,13 +5,15 @@ import statistics
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 from torch.profiler import record_function as span
 
 from fedbench.adversary import threat_model
-from fedbench.adversary.metrics import detection, effect
-from fedbench.api import hooks
+from fedbench.adversary.metrics import Arrivals, detection, effect
+from fedbench.adversary.threat_model import OwnedRows
+from fedbench.api import ServerView, hooks
 from fedbench.core import registry
 from fedbench.core.blame import ask
 from fedbench.core.devices import now
@@ -38,6 +40,8 @@ from fedbench.experiment.remote import on_cluster
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.stages import (
+    Exchange,
+    Training,
     attack_context,
     behind_masks,
     defend,
@@ -50,7 +54,7 @@ from fedbench.experiment.stages import (
 )
 from fedbench.experiment.state import RunState
 from fedbench.experiment.streamable import streams
-from fedbench.experiment.streamed import play_streamed_round
+from fedbench.experiment.streamed import exchange_in_parts
 from fedbench.isolation.stand_ins import Isolation
 
 
@@ -147,12 +151,7 @@ def begin(setup: Setup) -> RunState:
 
 
 def play_round(setup: Setup, state: RunState, step: int) -> Round:
-    """Play one round; ``state`` becomes what it is one round later.
-
-    One that does not fit in memory is played by `play_streamed_round`, a few clients at a time.
-    """
-    if setup.at_once is not None:
-        return play_streamed_round(setup, state, step)
+    """Play one round; ``state`` becomes what it is one round later."""
     plugins = setup.plugins
 
     # 1  the server samples clients and sends; they get what the bytes say, and some drop out
@@ -161,52 +160,37 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         down, broadcast = send(setup, state.server, asked, step)
         state.server = ask(plugins.protocol, "heard", object, state.server, asked)
         ids, broadcast = participants(setup, asked, broadcast, step)
-        rows = [broadcast.take([row]) for row in range(len(broadcast))]
-        trees = [ask(plugins.protocol, "receive", dict, setup.shared, row) for row in rows]
-
-    # 2  every client trains, the malicious ones as if honest
-    with span("train"):
-        clients = setup.clients(ids, trees, state.memories, step)
-        trained, made = setup.executor.exchange(clients)
-
-    # 3  mechanism and compression: from here on only the alphabet exists
-    with span("compress"):
-        idle = ask(plugins.protocol, "idle", Tensor, setup.shared, broadcast)
-        updates, honest = messages(setup, state, ids, trained, made, idle, broadcast, step)
-
-    # 4  the adversary trains its clients once more, its own way, and rewrites its own rows only
     malicious = setup.population.malicious[ids]
     owned = setup.owned(ids, step)
     view = setup.view(ids, broadcast, step, state.memories)
-    with span("attack"):
-        start = now(setup.shared.device)
-        context = attack_context(setup, state, clients, trained, updates, honest, idle, owned, view)
-        forged = threat_model.forge(setup.attack(step), context, state.adversary)
-        state.attack_seconds += now(setup.shared.device) - start
-        state.last_broadcast = trees[0] if heard_by_all(setup, state.server, ids, trees) else None
 
-    # 5  the wire: the server gets what the bytes say, and rejects what is not legal
-    with span("wire"):
-        packets = forged.among(honest)
-        received, accepted = honest.receive(
-            packets, setup.scenario.server_checks, setup.shared.device
-        )
-        sent = behind_masks(setup, packets, received, accepted, len(asked), step)
-        remember(setup, state, ids, received, accepted)
+    # 2 to 5  clients train, compress and send, and the adversary rewrites its own rows
+    if setup.at_once is None:
+        exchange = exchange_at_once(setup, state, ids, owned, view, len(asked))
+    else:  # they do not fit in memory together
+        exchange = exchange_in_parts(setup, state, ids, owned, view)
+    arrivals = exchange.arrivals
+    accepted = arrivals.accepted
 
-    # 6, 7  the defense estimates the honest mean, the protocol takes its step
+    # 6  the defense estimates the honest mean
     with span("defend"):
-        view = view.take(accepted)
-        ready = ask(plugins.defense, "ready", bool, view.copied())
+        shown = view.take(accepted)
+        ready = ask(plugins.defense, "ready", bool, shown.copied())
         aggregate = None
-        achieved = {}
+        achieved: dict[str, Any] = {}
         if ready:
-            aggregate = defend(plugins.defense, received, state, view, queried=bool(len(owned)))
+            before = state.defense
+            aggregate = defend(setup, state, arrivals.for_rule, shown, queried=bool(len(owned)))
             with span("evaluate"):
-                achieved = effect(context, received, accepted, aggregate)
-                achieved |= detection(view.findings, aggregate, setup.hostile(ids, step)[accepted])
+                if len(owned):
+                    answer = setup.executor.aggregate
+                    achieved = effect(arrivals, plugins.defense, before, view, aggregate, answer)
+                hostile = setup.hostile(ids, step)[accepted]
+                achieved |= detection(shown.findings, aggregate, hostile)
+
+    # 7  the protocol takes its step
     with span("server step"):
-        step_server(setup, state, received, aggregate, view)
+        step_server(setup, state, arrivals.received, aggregate, shown)
 
     # 8  what was given away is priced, what travelled is counted, what is deployed is evaluated
     spend(setup, state.ledger, ids, ~setup.noncompliant(ids))
@@ -214,21 +198,72 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         if is_evaluated(setup.scenario, step):
             state.score = evaluate(setup, state.server, step, state.learned)
             achieved |= evaluated(setup, state)
-        own = local_accuracies(setup, state.local_accuracies, ids, broadcast, honest)
-        state.local_accuracies = own
+    local = state.local_accuracies.values()
 
     # 9  a canonical run commits to what arrived and to what it goes on with
     with span("commit"):
-        commitment = commit(setup, state, step, ids, packets, accepted)
+        commitment = commit(setup, state, step, ids, exchange.packets, accepted)
     return Round(
         step=step,
         clients=ids,
         dropped=len(asked) - len(ids),
         skipped=not ready,
-        entropy_bits=entropy_bits(honest, ~malicious),
-        local_accuracy=statistics.fmean(own.values()) if own else None,
+        local_accuracy=statistics.fmean(local) if local else None,
         commitment=commitment,
-        **forged.fields,
+        **exchange.fields,
         **achieved,
-        **traffic(setup, [p.bits for p in sent], down, len(asked), accepted, malicious),
+        **traffic(setup, exchange.bits, down, len(asked), accepted, malicious),
     )
+
+
+def exchange_at_once(
+    setup: Setup,
+    state: RunState,
+    ids: list[int],
+    owned: OwnedRows,
+    view: ServerView,
+    asked: int,
+) -> Exchange:
+    """Have the clients ``ids``, of so many that were ``asked``, train and send all at once."""
+    protocol = setup.plugins.protocol
+    device = setup.shared.device
+    broadcast = view.broadcast
+    step = view.step
+    with span("broadcast"):
+        rows = [broadcast.take([row]) for row in range(len(broadcast))]
+        trees = [ask(protocol, "receive", dict, setup.shared, row) for row in rows]
+
+    # 2  every client trains, the malicious ones as if honest
+    with span("train"):
+        clients = setup.clients(ids, trees, state.memories, step)
+        training = Training(range(len(ids)), ids, view, clients, setup.executor.begin(clients))
+        trained, made = training.wait()
+
+    # 3  mechanism and compression: from here on only the alphabet exists
+    with span("compress"):
+        idle = ask(protocol, "idle", Tensor, setup.shared, broadcast)
+        honest = messages(setup, state, training, trained, made, idle)
+
+    # 4  the adversary trains its clients once more, its own way, and rewrites its own rows only
+    with span("attack"):
+        start = now(device)
+        context = attack_context(setup, state, honest, owned)
+        forged = threat_model.forge(setup.attack(step), context, state.adversary)
+        state.attack_seconds += now(device) - start
+        alike = heard_by_all(setup, state.server, ids, broadcast)
+        state.last_broadcast = trees[0] if alike else None
+
+    # 5  the wire: the server gets what the bytes say, and rejects what is not legal
+    with span("wire"):
+        packets = forged.among(honest.messages)
+        received, accepted = honest.messages.receive(packets, setup.scenario.server_checks, device)
+        travelled = behind_masks(setup, packets, received, accepted, asked, step)
+        remember(setup, state, ids, received, accepted)
+    with span("evaluate"):
+        state.local_accuracies = local_accuracies(
+            setup, state.local_accuracies, ids, broadcast, honest.messages
+        )
+        arrivals = Arrivals.of(context, received, accepted)
+    benign = ~setup.population.malicious[ids]
+    fields = forged.fields | {"entropy_bits": entropy_bits(honest.messages, benign)}
+    return Exchange(arrivals, packets, [packet.bits for packet in travelled], fields)

@@ -52,8 +52,8 @@ def exchanged(
     return updates, sent(protocol, shared, updates, memory, [client.key for client in clients])
 
 
-def rejected(kind: type[Payload], data: bytes, spec: Any, rule: str = ".") -> None:
+def rejected(kind: type[Payload], data: bytes, spec: Any, requirement: str = ".") -> None:
     """The server refuses these bytes in one line."""
-    with pytest.raises(IllegalPayloadError, match=rule) as caught:
+    with pytest.raises(IllegalPayloadError, match=requirement) as caught:
         kind.decode_row(Packet.raw(data), spec)
     assert "\n" not in str(caught.value)

@@ -164,7 +164,7 @@ def test_where_no_theorem_covers_lost_messages_they_are_refused(fields: dict[str
 
 
 @pytest.mark.parametrize(
-    ("text", "rule"),
+    ("text", "requirement"),
     [
         ("sometimes", "one of none, dropout, trace"),
         ("dropout:p=0", r"dropout:p must be in \(0, 1\), got 0"),
@@ -175,13 +175,13 @@ def test_where_no_theorem_covers_lost_messages_they_are_refused(fields: dict[str
         ("trace:file=a.csv,sha256=12", "64 hex digits"),
     ],
 )
-def test_what_is_no_availability_is_refused_without_a_file(text: str, rule: str) -> None:
-    with pytest.raises(ConfigError, match=rule):
+def test_what_is_no_availability_is_refused_without_a_file(text: str, requirement: str) -> None:
+    with pytest.raises(ConfigError, match=requirement):
         Scenario.of(availability=text)
 
 
 @pytest.mark.parametrize(
-    ("content", "rule"),
+    ("content", "requirement"),
     [
         ("", "the columns device, first, last"),
         ("device,first\n0,1\n", "the columns device, first, last"),
@@ -194,10 +194,10 @@ def test_what_is_no_availability_is_refused_without_a_file(text: str, rule: str)
         ("device,first,last\n1000000,0,9\n", "number devices from 0"),
     ],
 )
-def test_a_file_that_is_no_trace_is_refused(content: str, rule: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_trace_is_refused(content: str, requirement: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.csv"
     path.write_text(content)
-    with pytest.raises(ConfigError, match=rule):
+    with pytest.raises(ConfigError, match=requirement):
         written(f"trace:file={path}")
     with pytest.raises(ConfigError, match="cannot be read"):
         written(f"trace:file={tmp_path / 'absent.csv'}")

@@ -42,8 +42,8 @@ def packed_bits(bits: npt.NDArray[np.bool_]) -> bytes:
     return int(bits.sum()).to_bytes(4, "little") + np.packbits(bits).tobytes()
 
 
-def refused_bits(data: bytes, count: int, rule: str | None = None) -> None:
-    with pytest.raises(IllegalPayloadError, match=rule):
+def refused_bits(data: bytes, count: int, requirement: str | None = None) -> None:
+    with pytest.raises(IllegalPayloadError, match=requirement):
         wire.decode_bits(np.frombuffer(data, dtype=np.uint8), count)
 
 

@@ -44,9 +44,9 @@ def arrays(train: int = 3, test: int = 2) -> Arrays:
 
 
 @contextlib.contextmanager
-def refused(rule: str, *parts: object) -> Iterator[None]:
-    """A `ConfigError` of one line that follows the rule and has these parts."""
-    with pytest.raises(ConfigError, match=rule) as error:
+def refused(requirement: str, *parts: object) -> Iterator[None]:
+    """A `ConfigError` of one line that states the requirement and has these parts."""
+    with pytest.raises(ConfigError, match=requirement) as error:
         yield
     message = str(error.value)
     assert "\n" not in message

@@ -10,7 +10,7 @@ from rules import answer, column, kept, view_of
 from torch import Tensor
 
 import fedbench
-from fedbench.adversary.metrics import _relative, detection, effect
+from fedbench.adversary.metrics import Arrivals, _relative, detection, effect
 from fedbench.adversary.threat_model import attack_view
 from fedbench.api import Chain, Findings
 from fedbench.core import registry
@@ -339,13 +339,17 @@ def test_nothing_is_asked_again_where_the_server_got_the_honest_messages() -> No
 
     honest = FloatVectors(Key(0).normal(4, 6))
     context = example_context(honest, Counted(), rows=(1,))
-    everybody = torch.ones(4, dtype=torch.bool)
+
+    def measured(received: FloatVectors, aggregate: Tensor) -> dict[str, Any]:
+        arrivals = Arrivals.of(context, received, torch.ones(4, dtype=torch.bool))
+        return effect(arrivals, context.defense, None, context.view, aggregate)
+
     same = FloatVectors(honest.x.clone())
-    result = effect(context, same, everybody, honest.x.mean(dim=0))
+    result = measured(same, honest.x.mean(dim=0))
     assert result == {"gain": 0.0, "gain_mean": 0.0, "headers": {}}
     assert not calls
     moved = FloatVectors(honest.x + torch.tensor([[0.0], [1.0], [0.0], [0.0]]))
-    result = effect(context, moved, everybody, moved.x.mean(dim=0))
+    result = measured(moved, moved.x.mean(dim=0))
     assert result["gain"] > 0
     assert result["gain_mean"] > 0
     assert calls == [1]

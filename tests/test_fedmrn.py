@@ -366,7 +366,7 @@ def test_any_seed_is_legal_and_its_noise_is_within_the_magnitude(seed: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "rule"),
+    ("field", "value", "requirement"),
     [
         ("mask", torch.ones(3, 200), r"NoiseMasks.mask must be \(n, d\) torch.bool"),
         ("seeds", torch.zeros(3, 2, dtype=torch.int64), r"NoiseMasks.seeds must be \(n, 1\)"),
@@ -374,8 +374,8 @@ def test_any_seed_is_legal_and_its_noise_is_within_the_magnitude(seed: int) -> N
         ("rest", torch.zeros(3, 2).double(), r"NoiseMasks.rest must be \(n, p\) torch.float32"),
     ],
 )
-def test_messages_of_another_shape_are_named(field: str, value: Tensor, rule: str) -> None:
-    with pytest.raises(IllegalPayloadError, match=rule):
+def test_messages_of_another_shape_are_named(field: str, value: Tensor, requirement: str) -> None:
+    with pytest.raises(IllegalPayloadError, match=requirement):
         dataclasses.replace(example(), **{field: value}).check()  # type: ignore[arg-type]
 
 

@@ -356,7 +356,7 @@ GOOD = pruned([[1, 1, 0, 0], [0, 1, 0, 1]], [[1.0, 0.0, 0, 0], [0, 2.0, 0, 3.0]]
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "rule"),
+    ("field", "value", "requirement"),
     [
         ("mask", torch.ones(2, 4), r"mask must be \(n, 4\) torch.bool"),
         ("x", torch.zeros(2, 3), r"x must be \(n, 4\) torch.float32"),
@@ -369,9 +369,9 @@ GOOD = pruned([[1, 1, 0, 0], [0, 1, 0, 1]], [[1.0, 0.0, 0, 0], [0, 2.0, 0, 3.0]]
         ("kept", 3, r"mask must keep 3 of 4, got \[2, 2\]"),
     ],
 )
-def test_messages_that_are_not_legal_are_named(field: str, value: Any, rule: str) -> None:
+def test_messages_that_are_not_legal_are_named(field: str, value: Any, requirement: str) -> None:
     GOOD.check()
-    with pytest.raises(IllegalPayloadError, match=rf"^PrunedVectors\.{rule}[^\n]*$"):
+    with pytest.raises(IllegalPayloadError, match=rf"^PrunedVectors\.{requirement}[^\n]*$"):
         dataclasses.replace(GOOD, **{field: value}).check()
 
 

@@ -1006,8 +1006,8 @@ def test_what_exits_at_its_import_or_is_of_another_kind_is_no_plug_in() -> None:
     left = "Scenario.attack 'leaver' cannot be imported from leaving:Attack (SystemExit: 0)"
     assert line_of(UnknownPluginError, attack="leaver").startswith(left)
     for name in ("loose", "no-attack", "made"):
-        rule = "must be a frozen dataclass that inherits fedbench.api:Attack"
-        assert rule in line_of(UnknownPluginError, attack=name)
+        requirement = "must be a frozen dataclass that inherits fedbench.api:Attack"
+        assert requirement in line_of(UnknownPluginError, attack=name)
     for kind, name, remedy in (
         ("attack", "loose", "got liars:Loose; write @dataclass(frozen=True)"),
         ("attack", "made", "got liars:INSTANCE; repair that package"),

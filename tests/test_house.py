@@ -178,6 +178,23 @@ def test_names_say_what_they_hold(modules: list[Module], scripts: list[Module]) 
     assert riddles == []
 
 
+def rules_of_text(module: Module) -> list[int]:
+    """Lines on which a text is named ``rule``."""
+    lines = []
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.arg) and node.arg == "rule" and node.annotation is not None:
+            lines += [node.lineno] * ("str" in map(dotted, ast.walk(node.annotation)))
+        elif isinstance(node, ast.Assign) and "rule" in map(dotted, node.targets):
+            lines += [node.lineno] * isinstance(node.value, ast.Constant | ast.JoinedStr)
+    return lines
+
+
+def test_a_rule_is_a_defense_and_no_text(modules: list[Module]) -> None:
+    named = [(module.name, line) for module in modules for line in rules_of_text(module)]
+    board = "fedbench/leaderboard/"  # its rules are what an entry must satisfy
+    assert [place for place in named if not place[0].startswith(board)] == []
+
+
 NO_BEGINNING = re.compile(
     r"(Of|Who|Whose|Whom|Which|That|Those|As|What|About|Above|After|Against|Among|At|Before|Behind"
     r"|Below|Between|Beyond|By|During|For|From|In|Into|Near|On|Onto|Over|Per|Since|Through|To"

@@ -92,15 +92,15 @@ def test_a_window_that_is_closed_learns_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attack", "rule"),
+    ("attack", "requirement"),
     [
         (Counting(tier="own"), "needs must return the tier colluders or all"),
         (Counting(answer=torch.tensor([torch.nan])), "a finite tensor"),
         (Counting(answer=3.0), "a finite tensor"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(attack: Attack, rule: str) -> None:
-    with pytest.raises(PluginError, match=rule):
+def test_what_cannot_be_shared_is_refused(attack: Attack, requirement: str) -> None:
+    with pytest.raises(PluginError, match=requirement):
         learn(attack, round_of(torch.zeros(4, 5)), None)
 
 

@@ -19,6 +19,7 @@ from fedbench.executors.vmap import Stacked
 from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.stages import announced
 from fedbench.experiment.state import RunState
 from fedbench.models.models import BatchNormNet
 from fedbench.models.network import Shared
@@ -342,11 +343,12 @@ def test_a_server_that_adds_noise_weighs_all_alike_and_does_not_tell_how_many_ca
     central = dataclasses.replace(setup.plugins, mechanism=DPFedAvg())
     private = dataclasses.replace(setup, plugins=central)
     received = FloatVectors(torch.zeros(3, 2))
-    assert setup.announced(received) == 3
-    assert private.announced(received) == PRIVATE.per_round
+    view = setup.view([0, 1, 2], received, 0)
+    assert announced(setup.plugins.mechanism, received, view) == 3
+    assert announced(DPFedAvg(), received, view) == PRIVATE.per_round
     weights = setup.population.sizes(range(3)).tolist()
     assert len(set(weights)) > 1
-    assert setup.view([0, 1, 2], received, 0).weights.tolist() == weights
+    assert view.weights.tolist() == weights
     assert private.view([0, 1, 2], received, 0).weights.tolist() == [1, 1, 1]
 
 

@@ -35,7 +35,7 @@ NAN, INF = math.nan, math.inf
 NO_SCALE = (0.0, -0.01, 1e-8, NAN, INF, 1e39)
 
 REFUSED: list[tuple[str, str, str, tuple[Any, ...], str]] = [
-    # kind and name of a plug-in, its field, values that it must not have, how the rule begins
+    # kind and name of a plug-in, its field, values that are refused, how the requirement begins
     ("defense", "dnc", "c", (INF,), "finite"),
     ("defense", "log-odds-cap", "c", (1e-17,), "in [1e-6, 100], got 1e-17"),
     ("mechanism", "dp-fedavg", "clip", (-1,), ""),
@@ -116,13 +116,15 @@ REFUSED: list[tuple[str, str, str, tuple[Any, ...], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "field", "values", "rule"), REFUSED, ids=lambda x: x if type(x) is str else ""
+    ("kind", "name", "field", "values", "requirement"),
+    REFUSED,
+    ids=lambda x: x if type(x) is str else "",
 )
 def test_a_parameter_without_a_meaning_is_named_with_its_rule(
-    kind: str, name: str, field: str, values: tuple[Any, ...], rule: str
+    kind: str, name: str, field: str, values: tuple[Any, ...], requirement: str
 ) -> None:
     plugin = registry.plugin(kind, name)
-    start = re.escape(f"{plugin.__name__}.{field} must be {rule}")
+    start = re.escape(f"{plugin.__name__}.{field} must be {requirement}")
     for value in values:
         with pytest.raises(ConfigError, match=rf"^{start}[^\n]*$"):
             plugin(**{field: value})

@@ -141,7 +141,7 @@ def test_a_starving_client_is_fed_by_whoever_is_largest_from_any_class() -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "fields", "rule"),
+    ("kind", "fields", "requirement"),
     [
         *[(Dirichlet, {"beta": x}, "finite and > 0") for x in (0.0, -1.0, math.nan, math.inf)],
         (Dirichlet, {"by": "size"}, "'class' or 'client', got 'size'"),
@@ -151,9 +151,9 @@ def test_a_starving_client_is_fed_by_whoever_is_largest_from_any_class() -> None
         (MaxClasses, {"classes": 0}, ">= 1, got 0"),
     ],
 )
-def test_the_fields_are_checked(kind: Any, fields: dict[str, Any], rule: str) -> None:
+def test_the_fields_are_checked(kind: Any, fields: dict[str, Any], requirement: str) -> None:
     (field,) = fields
-    with pytest.raises(ConfigError, match=f"{kind.__name__}.{field} must be {rule}"):
+    with pytest.raises(ConfigError, match=f"{kind.__name__}.{field} must be {requirement}"):
         kind(**fields)
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import Mistake
 
-from fedbench.adversary.threat_model import Part, forge
+from fedbench.adversary.threat_model import Streamed, forge
 from fedbench.api import (
     Attack,
     AttackView,
@@ -35,8 +35,9 @@ from fedbench.experiment.measurements import Round
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.stages import Honest
 from fedbench.experiment.streamable import needs_sums, obstacle, streams
-from fedbench.experiment.streamed import Honest, finite
+from fedbench.experiment.streamed import finite
 from fedbench.payload import (
     BinaryMasks,
     FloatVectors,
@@ -514,7 +515,7 @@ def test_bits_beside_floats_that_are_not_finite_stand_in_for_sums_of_none() -> N
     masks = BinaryMasks(bits, torch.full((3, 1), torch.nan))
     none = FoldedMessages.none(masks)
     context = example_context(masks, Mean())
-    part = dataclasses.replace(context, part=Part(3, 2, 0, none, Counter()))
+    part = dataclasses.replace(context, streamed=Streamed(3, 2, 0, none))
     for attack in (MaskIPM(how="threshold"), Margin()):
         sent = forge(attack, part, {})
         assert sorted(sent.replaced) == [0, 1]
@@ -867,7 +868,7 @@ def test_an_adversary_reads_the_sums_of_finite_messages_alone() -> None:
         clients=[],
         trained=(rows.values(), []),
         updates=rows.values(),
-        payload=rows,
+        messages=rows,
         idle=torch.zeros(1, 2),
         view=ServerView(weights, rows.take([0]), 0, Key(0)),
     )

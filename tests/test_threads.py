@@ -20,7 +20,7 @@ from fedbench.payload import (
     identical,
     ranking,
 )
-from fedbench.payload.packets import Packet, Part, join
+from fedbench.payload.packets import BitString, Packet, join
 from fedbench.payload.sparse import Alive
 from fedbench.testing.contracts import example_payloads
 
@@ -72,7 +72,7 @@ def test_threads_share_out_the_rows_of_rankings_alone(payload: Payload) -> None:
     class Watched(type(payload)):  # type: ignore[misc]
         """The same messages, which note the threads that code them."""
 
-        def parts(self) -> list[Part]:
+        def parts(self) -> list[BitString]:
             seen.add(threading.get_ident())
             return list(super().parts())
 

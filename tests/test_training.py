@@ -108,9 +108,9 @@ def test_labels_of_an_attack_are_looked_at_before_it_trains() -> None:
             return x, y + 3
 
     clients, engine = example_clients(FedAvg(), SHARED), Loop(FedAvg(), SHARED, Schedule(1, 4))
-    rule = r"poison in round 0 for client 9 must return labels from 0 to 2, got \(3, 4\)"
+    requirement = r"poison in round 0 for client 9 must return labels from 0 to 2, got \(3, 4\)"
     owned = threat_model.OwnedRows(torch.tensor([1]), [9], [0], 1, Secret.of(0, "test"))
-    with pytest.raises(PluginError, match=rule):
+    with pytest.raises(PluginError, match=requirement):
         train(Shifted(), engine, clients, owned, None, 0)
 
 

@@ -296,7 +296,7 @@ def test_a_scan_takes_the_threshold_that_is_best_on_validation_data() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "rule"),
+    ("fields", "requirement"),
     [
         ({"split": "published"}, "--split published does not leave; use --split per-client"),
         ({"split": "per-client-80-20"}, "does not leave"),
@@ -304,9 +304,9 @@ def test_a_scan_takes_the_threshold_that_is_best_on_validation_data() -> None:
     ],
 )
 def test_a_scan_needs_validation_data_that_nobody_promised_to_protect(
-    fields: dict[str, Any], rule: str
+    fields: dict[str, Any], requirement: str
 ) -> None:
-    with pytest.raises(Incompatible, match=rule):
+    with pytest.raises(Incompatible, match=requirement):
         load_plugins(Scenario.of(protocol="fedpm:final=scan", **fields))
     load_plugins(Scenario.of(protocol="fedpm", **fields))
 

@@ -50,8 +50,9 @@ class Pixel(Attack):
     def stamp(self, xs: Tensor, first: int, last: int, learned: Tensor | None = None) -> Tensor:
         """Return a copy of ``xs (N, C, H, W)`` with the square's rows ``first .. last - 1``."""
         height, width = xs.shape[2:]
-        rule = f"<= {min(height, width)}, the image's shorter side"
-        require(f"{type(self).__name__}.size", self.size, self.size <= min(height, width), rule)
+        side = min(height, width)
+        requirement = f"<= {side}, the image's shorter side"
+        require(f"{type(self).__name__}.size", self.size, self.size <= side, requirement)
         top = height - self.size
         stamped = xs.clone()
         square = self.square(xs, learned)[:, first:last]

@@ -125,11 +125,11 @@ def agree(case: Case, ours: Turn, theirs: Turn) -> None:
         require(f"cores of {case.what!r}", cores, cores == others, f"those of theirs, {others}")
     if ours.loss is not None and theirs.loss is not None:
         worst = max(ours.loss, theirs.loss)
-        rule = f"<= {LEARNED} of chance; raise --rounds"
-        require("loss after training", worst, worst <= LEARNED * CHANCE, rule)
-        rule = f"within {APART} of that of {case.against!r}, {theirs.loss:.3f}"
+        requirement = f"<= {LEARNED} of chance; raise --rounds"
+        require("loss after training", worst, worst <= LEARNED * CHANCE, requirement)
+        requirement = f"within {APART} of that of {case.against!r}, {theirs.loss:.3f}"
         near = abs(ours.loss - theirs.loss) <= APART
-        require(f"loss of {case.what!r}", round(ours.loss, 3), near, rule)
+        require(f"loss of {case.what!r}", round(ours.loss, 3), near, requirement)
 
 
 @dataclass(frozen=True)

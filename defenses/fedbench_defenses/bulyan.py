@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import ServerView, Traits
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.order_statistics import by_tiles
 from fedbench.payload import KeptMessages, Rows
 
@@ -62,4 +62,4 @@ class Bulyan(Geometric[None]):
 
         if isinstance(x, KeptMessages):
             return torch.cat([by_tiles(tile, inner) for tile in x.take(rows).columns()]), None
-        return by_tiles(x, inner, sent(rows, x.device)), None
+        return by_tiles(x, inner, copied_to(rows, x.device)), None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
@@ -190,7 +190,7 @@ class DeepSight(Defense[None]):
         lengths = norms(x, origin).cpu()
         averaged = torch.isfinite(lengths)
         if bool(averaged.any()):
-            rows = sent(averaged.nonzero()[:, 0], x.device)
+            rows = copied_to(averaged.nonzero()[:, 0], x.device)
             averaged[averaged.clone()] = self._accept(x[rows], view)
         if not bool(averaged.any()):
             view.findings.notes["fell_back"] = "no cluster accepted"
@@ -203,7 +203,7 @@ class DeepSight(Defense[None]):
         assert view.layout is not None
         # HDBSCAN settles ties, of which the last distances have many, by the order of rows.
         order = in_order(x, view.key.fold("ties"))
-        x = x[sent(torch.tensor(order), x.device)]
+        x = x[copied_to(torch.tensor(order), x.device)]
         weights, bias = output_layer(x, view.layout, view.network)
         neups = update_energies(weights, bias)
         turning = (weights if bias is None else bias).flatten(1)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, State
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.devices import accelerated
 from fedbench.core.tiling import finite_rows, tiles
 from fedbench.payload import KeptMessages, Payload, Rows, tiles_of
@@ -93,8 +93,8 @@ def combine(share: Tensor, x: Rows, origin: Tensor | None = None) -> Tensor:
     form = x.form.values() if isinstance(x, KeptMessages) else x
     some = x.take(chosen) if isinstance(x, KeptMessages) else x
     largest = float(here.abs().max()) or 1.0
-    portion = sent(here[chosen] / largest, form.device)
-    rows = sent(chosen, form.device)
+    portion = copied_to(here[chosen] / largest, form.device)
+    rows = copied_to(chosen, form.device)
     out = torch.empty(form.shape[1], dtype=torch.float64, device=form.device)
     for tile, part in tiles_of(some, out):
         read = tile if len(tile) == len(rows) else tile[rows]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import ServerView, Traits
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.payload import KeptMessages, Rows
@@ -74,7 +74,7 @@ class DnC(Geometric[None]):
             drawn = torch.ones(k, dtype=torch.bool)
             if k > self.sketch:
                 drawn[key.permutation(k)[self.sketch :]] = False
-            for tile, within in x.tiles(sent(drawn, x.form.values().device)):
+            for tile, within in x.tiles(copied_to(drawn, x.form.values().device)):
                 yield tile[:, within]
         elif x.shape[1] > self.sketch:
             drawn = key.permutation(x.shape[1])[: self.sketch].sort().values

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.devices import accelerated
 from fedbench.core.errors import require
 from fedbench.core.tiling import finite_rows
@@ -119,7 +119,7 @@ class LASA(Defense[None]):
         view.findings.kept = finite
         if not bool(finite.any()):
             return out, None
-        x = x[sent(finite.nonzero()[:, 0], x.device)]
+        x = x[copied_to(finite.nonzero()[:, 0], x.device)]
         lengths = norms(x, origin)
         clip = (middle(lengths) / lengths.clamp_min(1e-300)).clamp_max(1)[:, None]
         least = self._least(x, origin)
@@ -133,7 +133,7 @@ class LASA(Defense[None]):
             if not bool(passed.any()):
                 passed = torch.ones_like(passed)
                 view.findings.notes["fell_back"] = "empty intersection"
-            rows = sent(passed.nonzero()[:, 0], x.device)
+            rows = copied_to(passed.nonzero()[:, 0], x.device)
             share = (clip[rows] / len(rows)).T
             mean = share @ part[rows].to(torch.float64)
             out[columns] += mean[0].to(out)

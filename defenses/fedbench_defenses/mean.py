@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.tiling import column_sums, tiles
 from fedbench.payload import FoldedMessages, KeptMessages, Payload
 
@@ -22,7 +22,7 @@ def mean_of(x: Tensor | KeptMessages, rows: Tensor) -> Tensor:
     """Return `exact_mean` of these rows, by their indices; of packets it is summed in float64."""
     if isinstance(x, KeptMessages):
         return x.take(rows).mean()
-    rows = sent(rows, x.device)
+    rows = copied_to(rows, x.device)
     dtype = x.dtype if x.is_floating_point() else torch.float64
     out = torch.empty(x.shape[1], dtype=dtype, device=x.device)
     for tile, part in tiles(x, out):
@@ -53,7 +53,7 @@ class Mean(Defense[None]):
         weights = view.weights
         if bool((weights == weights[0]).all()):
             return exact_mean(x), None
-        share = sent(weights / weights.sum(), x.device)
+        share = copied_to(weights / weights.sum(), x.device)
         if x.is_floating_point():
             return share.to(x) @ x, None
         return share @ x.to(torch.float64), None

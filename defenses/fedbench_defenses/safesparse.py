@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.errors import require
 from fedbench.core.tiling import finite_rows, tiles
 from fedbench.payload import Payload
@@ -161,7 +161,7 @@ class SafeSparse(Defense[None]):
         accepted = finite_rows(x).cpu()
         rows = accepted.nonzero()[:, 0]
         if len(rows):
-            finite = x if len(rows) == len(x) else x[sent(rows, x.device)]
+            finite = x if len(rows) == len(x) else x[copied_to(rows, x.device)]
             both, products = (part.cpu() for part in sign_products(finite, origin))
             usual = typical_supports(jaccard(both), self.support)
             cluster = dense_rows(1 - cosines(products[usual][:, usual]), self.sign)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.tiling import row_sums
@@ -107,7 +107,7 @@ class SignGuard(Defense[None]):
         features = [self._likeness(x, origin, finite)]
         if self.share < 1:
             k = x.shape[1]
-            drawn = sent(key.permutation(k)[: max(1, int(self.share * k))], x.device)
+            drawn = copied_to(key.permutation(k)[: max(1, int(self.share * k))], x.device)
             x = x[:, drawn]
             origin = origin[drawn]
         features.append(sign_shares(x, origin).cpu()[finite])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Traits
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 
 from .distances import comparable
 from .selection import Selection
@@ -63,7 +63,8 @@ class ClosestSubset(Selection):
         squared = comparable(squared)
         fourth = squared.square().sum(dim=1)
         flat = np.fromiter(chain.from_iterable(combinations(range(n), f)), np.int64)
-        out = sent(torch.from_numpy(flat.reshape(-1, f)), squared.device)  # in lexicographic order
+        subsets = torch.from_numpy(flat.reshape(-1, f))  # in lexicographic order
+        out = copied_to(subsets, squared.device)
         measures = []
         for part in torch.split(out, max(_ENTRIES // n**2, 1)):
             inside = torch.ones(len(part), n, dtype=torch.bool, device=squared.device)

@@ -24,13 +24,13 @@ def look(
     The context has none of the adversary's rows. ``memory`` is updated. `PluginError` if it raised,
     or returned neither a tensor nor None.
     """
-    part = context.part
-    assert part is not None
-    view = dataclasses.replace(attack_view(attack, context, []), kept=part.kept)
-    if part.learned is not None:
-        learned = part.learned[None].to(context.updates.dtype)
+    streamed = context.streamed
+    assert streamed is not None
+    view = dataclasses.replace(attack_view(attack, context, []), kept=streamed.kept)
+    if streamed.learned is not None:
+        learned = streamed.learned[None].to(context.updates.dtype)
         view = dataclasses.replace(view, updates=learned, idle=torch.zeros_like(learned))
     looked, memory[COLLUDERS], notes = hooks.look(attack, view, memory.get(COLLUDERS))
     if view.rehearsal is not None:
-        part.worked.update(view.rehearsal.counts())
+        streamed.worked.update(view.rehearsal.counts())
     return alone(looked), notes

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from fedbench.adversary.threat_model import AttackContext, fresh
 from fedbench.api import Defense, Findings, ServerView, hooks
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.tiling import all_finite, tiles
 from fedbench.payload import FoldedMessages, KeptMessages, Payload, identical
 
@@ -18,57 +18,82 @@ NO_EFFECT: dict[str, Any] = {"gain": 0.0, "gain_mean": 0.0}  # equal messages ha
 NOT_FINITE = "not_finite"  # finding of a round: how many numbers of the rule's answer are none
 
 
+@dataclass(frozen=True, eq=False)
+class Arrivals:
+    """Messages of a round that reached the server, beside those of an honest adversary.
+
+    Args:
+        accepted: ``(n,)`` bool, the clients whose message was accepted.
+        received: Messages that were accepted, or their sums.
+        honest: Messages of all clients, the adversary's as if they were honest, or their sums.
+        for_rule: ``received`` as the rule is given them: packets where it needs more than sums.
+        for_rule_if_honest: ``honest`` in the same form.
+        changed: Whether the server received anything but the honest messages.
+        headers: What `forged_headers` measures of them.
+    """
+
+    accepted: Tensor
+    received: Payload | FoldedMessages
+    honest: Payload | FoldedMessages
+    for_rule: Payload | FoldedMessages | KeptMessages
+    for_rule_if_honest: Payload | FoldedMessages | KeptMessages
+    changed: bool
+    headers: dict[str, float | None]
+
+    @classmethod
+    def of(cls, context: AttackContext, received: Payload, accepted: Tensor) -> Self:
+        """Compare whole messages that reached the server with the round before the attack."""
+        changed = bool(len(context.owned)) and not as_honest(context, received)
+        headers = forged_headers(context, received, accepted)
+        honest = context.honest
+        return cls(accepted, received, honest, received, honest, changed, headers)
+
+
 def effect(
-    context: AttackContext, received: Payload, accepted: Tensor, aggregate: Tensor
+    arrivals: Arrivals,
+    defense: Defense[Any],
+    state: Any,
+    view: ServerView,
+    aggregate: Tensor,
+    answer: Callable[..., tuple[Tensor, Any]] = hooks.aggregate,
 ) -> dict[str, Any]:
     """Measure `gain`, `gain_mean` and `headers` of a round's record.
 
     Gains are L2 distances of the aggregate, and of the plain mean, to what honest messages would
-    have given, relative to that; None where a number is not finite. Nothing without malicious rows.
+    have given, relative to that; None where a number is not finite.
+
+    Args:
+        arrivals: Messages that reached the server.
+        defense: The server's rule.
+        state: Its state before its answer.
+        view: What it would be shown of all ``n`` clients.
+        aggregate: Its answer ``(k,)``.
+        answer: Function that has a rule answer.
     """
-    if len(context.owned) == 0:
-        return {}
-    headers = {"headers": forged_headers(context, received, accepted)}
-    same = as_honest(context, received) and identical(received, context.honest)
-    if same and all_finite([aggregate]):
+    headers = {"headers": arrivals.headers}
+    if not arrivals.changed and all_finite([aggregate]):
         return NO_EFFECT | headers
-    clean = clean_answer(context.defense, context.honest, context.defense_state, context.view)
-    honest_mean = _mean(context.honest, context.view.weights)
-    sent_mean = _mean(received, context.view.weights[accepted])
-    return gains(aggregate, clean, sent_mean, honest_mean) | headers
-
-
-def clean_answer(
-    defense: Defense[Any],
-    honest: Payload | FoldedMessages | KeptMessages,
-    state: Any,
-    view: ServerView,
-    answer: Callable[..., tuple[Tensor, Any]] = hooks.aggregate,
-) -> Tensor | None:
-    """Return the answer ``(k,)`` of a rule to honest messages; None if it is not ready for them."""
     rule = fresh(defense)  # the server's own would see which rows differ
-    view = view.asked().copied()
-    if not hooks.ask(rule, "ready", bool, view):
-        return None
-    return answer(rule, honest.copied(), state, view)[0]
-
-
-def gains(
-    aggregate: Tensor, clean: Tensor | None, sent_mean: Tensor, honest_mean: Tensor
-) -> dict[str, Any]:
-    """Return `gain` and `gain_mean` of answers and means ``(k,)``."""
-    gain = None if clean is None else _relative(aggregate, clean)
-    return {"gain": gain, "gain_mean": _relative(sent_mean, honest_mean)}
+    shown = view.asked().copied()
+    gain = None
+    if hooks.ask(rule, "ready", bool, shown):
+        clean, _ = answer(rule, arrivals.for_rule_if_honest.copied(), state, shown)
+        gain = _relative(aggregate, clean)
+    honest_mean = _mean(arrivals.honest, view.weights)
+    mean = _mean(arrivals.received, view.weights[arrivals.accepted])
+    return {"gain": gain, "gain_mean": _relative(mean, honest_mean)} | headers
 
 
 def as_honest(context: AttackContext, received: Payload) -> bool:
     """Return whether all rows arrived, the adversary's as if they were honest.
 
-    These few rows differ in most rounds, and then the others need not be compared.
+    Its few rows differ in most rounds, and then the others need not be compared.
     """
+    honest = context.honest
     rows = context.owned.rows
-    arrived = len(received) == len(context.honest)
-    return arrived and identical(received.take(rows), context.honest.take(rows))
+    arrived = len(received) == len(honest)
+    own = arrived and identical(received.take(rows), honest.take(rows))
+    return own and identical(received, honest)
 
 
 def detection(findings: Findings, aggregate: Tensor, malicious: Tensor) -> dict[str, Any]:
@@ -113,14 +138,14 @@ def merged(parts: Sequence[Mapping[str, ForgedHeader]]) -> dict[str, float | Non
     {'seed': 0.25}
     """
     names = dict.fromkeys(name for part in parts for name in part)
-    return {name: _one([part[name] for part in parts if name in part]) for name in names}
+    return {name: _combined([part[name] for part in parts if name in part]) for name in names}
 
 
-def _one(parts: Sequence[ForgedHeader]) -> float | None:
-    if parts[0].scales:
-        return max((part.ratio for part in parts if part.ratio is not None), default=None)
-    new = torch.tensor(float(sum(part.new for part in parts)))
-    return float(new / max(sum(part.count for part in parts), 1))
+def _combined(headers: Sequence[ForgedHeader]) -> float | None:
+    if headers[0].scales:
+        return max((header.ratio for header in headers if header.ratio is not None), default=None)
+    new = torch.tensor(float(sum(header.new for header in headers)))
+    return float(new / max(sum(header.count for header in headers), 1))
 
 
 def forged_headers(
@@ -144,30 +169,32 @@ def compared_headers(
         return {}
     arrived = (accepted.cumsum(0) - 1)[rows]
     forged = received.take(arrived).headers()
-    own = context.honest.take(rows).headers()
-    return {name: _forged(forged[name], own[name]) for name in own}
+    honest = context.honest.take(rows).headers()
+    return {name: _compared(forged[name], honest[name]) for name in honest}
 
 
-def _forged(header: Tensor, own: Tensor) -> ForgedHeader:
-    if header.is_floating_point():
-        honest = own.double().abs()
-        floor = 1e-3 * honest.amax(dim=1, keepdim=True).clamp_min(1e-30)
-        ratios = (header.double().abs() / torch.maximum(honest, floor)).amax(dim=1)
+def _compared(forged: Tensor, honest: Tensor) -> ForgedHeader:
+    if forged.is_floating_point():
+        sizes = honest.double().abs()
+        floor = 1e-3 * sizes.amax(dim=1, keepdim=True).clamp_min(1e-30)
+        ratios = (forged.double().abs() / torch.maximum(sizes, floor)).amax(dim=1)
         finite = ratios[torch.isfinite(ratios)]
         return ForgedHeader(True, float(finite.max()) if len(finite) else None)
-    if torch.equal(header, own):
-        count = int(own.sum()) if own.dtype == torch.bool else own.numel()
+    if torch.equal(forged, honest):
+        count = int(honest.sum()) if honest.dtype == torch.bool else honest.numel()
         return ForgedHeader(False, new=0, count=count)
-    pairs = list(zip(header, own, strict=True))
-    if header.dtype == torch.bool:
+    pairs = list(zip(forged, honest, strict=True))
+    if forged.dtype == torch.bool:
         pairs = [(a.nonzero(), b.nonzero()) for a, b in pairs]
     new = torch.cat([~torch.isin(a.flatten(), b) for a, b in pairs])
     return ForgedHeader(False, new=int(new.sum()), count=len(new))
 
 
-def _mean(payload: Payload, weights: Tensor) -> Tensor:
-    x = payload.values().to(torch.float32)
-    return sent((weights / weights.sum()).to(x.dtype), x.device) @ x
+def _mean(messages: Payload | FoldedMessages, weights: Tensor) -> Tensor:
+    if isinstance(messages, FoldedMessages):  # which were weighted as they were added up
+        return messages.mean(weighted=True)
+    x = messages.values().to(torch.float32)
+    return copied_to((weights / weights.sum()).to(x.dtype), x.device) @ x
 
 
 def _relative(moved: Tensor, reference: Tensor) -> float | None:

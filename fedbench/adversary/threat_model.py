@@ -27,7 +27,7 @@ from fedbench.api.attack import (
 )
 from fedbench.api.hooks import Note
 from fedbench.core.blame import Hook, shown
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.permutations import Listed, Permutation, permutation
 from fedbench.core.rng import Key, Secret
 from fedbench.payload import FoldedMessages, KeptMessages, Payload
@@ -177,31 +177,31 @@ class OwnedRows:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """Place of some of the adversary's rows in a round whose messages are not kept.
+class Streamed:
+    """Place of some of the adversary's rows in a streamed round, and what its clients share there.
 
     Args:
         n: Rows of the round.
         m: Rows of the adversary.
         first: Number of the first of these rows among those ``m``.
         sums: Sums of the messages that a tier above ``own`` may see.
-        worked: Work for the adversary in the round so far, as in `AttackContext`.
         kept: Packets of the messages behind the sums, if the attack asks for them.
         learned: ``(d,)``, the mean of what its clients learned, if the attack asks for it.
         looked: Answer of `Attack.look`.
         heard: First client of the adversary in the round, and the message that this one received,
             if the attack looks.
+        worked: Work for the adversary in the round so far, as in `AttackContext`.
     """
 
     n: int
     m: int
     first: int
     sums: FoldedMessages | None
-    worked: Counter[str]
     kept: KeptMessages | None = None
     learned: Tensor | None = None
     looked: Tensor | None = None
     heard: tuple[int, Payload] | None = None
+    worked: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,14 +223,14 @@ class AttackContext:
     recruits: Payload | None = None  # honest messages of its clients that the attack asked for
     # Work for the adversary in the round, by what it is: samples, and clients that are not in it.
     worked: Counter[str] = field(default_factory=Counter)
-    part: Part | None = None  # where the messages are some of the round's, all the adversary's
+    streamed: Streamed | None = None  # where the messages are the adversary's, or some of them
     trained: Tensor | None = None  # (m, d), what the adversary's own training gave, if it trains
     poisoned: Payload | None = None  # the m messages of that training
 
     @property
     def n(self) -> int:
         """Number of rows of the round."""
-        return len(self.honest) if self.part is None else self.part.n
+        return len(self.honest) if self.streamed is None else self.streamed.n
 
     @property
     def benign(self) -> Tensor:
@@ -278,14 +278,14 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
     `PluginError` if it raised, or returned a payload that is not legal, or too many rows.
     """
     packets: dict[int, Packet] = {}
-    made: dict[tuple[int, ...], tuple[Hook, Payload]] = {}
+    payloads: dict[tuple[int, ...], tuple[Hook, Payload]] = {}
     notes: dict[str, Note] = {}
     trace: list[tuple[float | None, float | None]] = []
     queries = 0
     worked = context.worked
     apart = needs(attack).tier == "own"
-    place = context.part
-    nothing = attack.looks and not apart and place is not None and place.looked is None
+    streamed = context.streamed
+    nothing = attack.looks and not apart and streamed is not None and streamed.looked is None
     rows = [] if attack.idle or nothing else context.owned.rows.tolist()
     calls = [[row] for row in rows] if apart else [rows] if rows else []
     for number, asking in enumerate(calls):
@@ -301,7 +301,7 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
             hook.must(remembered is None, "None as the memory of an attack that folds", remembered)
         if isinstance(messages, Payload):
             # a copy: the attack may write into what it returned while it makes the next one's
-            made[tuple(asking)] = (hook, messages.copied() if apart else messages)
+            payloads[tuple(asking)] = (hook, messages.copied() if apart else messages)
         else:
             packets |= dict(zip(asking, messages, strict=True))
         notes |= hooks.legible_notes(hook, view.notes)
@@ -309,10 +309,10 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
         queries += view.defense.queries if view.defense else 0
         if view.rehearsal is not None:
             worked.update(view.rehearsal.counts())
-    if made:  # checked and encoded together: each waits for the device
+    if payloads:  # checked and encoded together: each waits for the device
         with Hook(attack, "craft", context.view.step, context.owned.ids):
-            encoded = hooks.require_legal(list(made.values())).encode()
-        packets |= dict(zip(itertools.chain(*made), encoded, strict=True))
+            encoded = hooks.require_legal(list(payloads.values())).encode()
+        packets |= dict(zip(itertools.chain(*payloads), encoded, strict=True))
     return ForgedMessages(packets, {"notes": notes | worked, "trace": trace, "queries": queries})
 
 
@@ -359,21 +359,22 @@ def attack_view(
     everyone = needed.tier == "all"
     rows = torch.tensor(asking, dtype=torch.long)
     own = context.honest.take(rows)
-    where = sent(rows, context.updates.device)
-    which = torch.isin(context.owned.rows, rows).nonzero()[:, 0]
-    mine = sent(which, where.device)
+    places = torch.isin(context.owned.rows, rows).nonzero()[:, 0]  # among all that it owns
+    device = context.updates.device
     broadcast = context.view.broadcast  # one message for all, or to each client its own
     apart = needed.tier == "own"
     draws = [context.owned.place(row) for row in asking] if apart else []
-    place = None if apart else context.part
-    updates = context.updates[where]
+    streamed = None if apart else context.streamed
+    on_device = copied_to(rows, device)
+    updates = context.updates[on_device]
+    trained = context.trained
     idle = context.idle
     return AttackView(
         own=own,
         updates=updates,
-        trained=updates if context.trained is None else context.trained[mine],
-        poisoned=own if context.poisoned is None else context.poisoned.take(which),
-        idle=idle[where] if len(idle) > 1 else idle.clone().expand(len(asking), -1),
+        trained=updates if trained is None else trained[copied_to(places, device)],
+        poisoned=own if context.poisoned is None else context.poisoned.take(places),
+        idle=idle[on_device] if len(idle) > 1 else idle.clone().expand(len(asking), -1),
         seen=_seen(context, own, needed.tier),
         n=context.n,
         broadcast=broadcast.copied() if len(broadcast) == 1 or everyone else broadcast.take(asking),
@@ -385,16 +386,16 @@ def attack_view(
         state=alone(context.server) if needed.state else None,
         rehearsal=_rehearsal(context, asking, needed),
         recruits=None if attack.recruits == 0 else alone(context.recruits),
-        m=len(own) if place is None else place.m,
-        first=0 if place is None else place.first,
-        sums=None if place is None else alone(place.sums),
-        looked=None if place is None else alone(place.looked),
+        m=len(own) if streamed is None else streamed.m,
+        first=0 if streamed is None else streamed.first,
+        sums=None if streamed is None else alone(streamed.sums),
+        looked=None if streamed is None else alone(streamed.looked),
     )
 
 
 def _seen(context: AttackContext, own: Payload, tier: Tier) -> Payload:
     """Return the messages that an attack may read; no message where it reads their sums."""
-    if tier != "own" and context.part is not None:
+    if tier != "own" and context.streamed is not None:
         return own.take([])
     return context.honest.take(context.benign) if tier == "all" else own.copied()
 
@@ -425,9 +426,9 @@ def _rehearsal(
     """
     if not needed.data or context.rehearse is None:
         return None
-    place = context.part
-    if place is not None and place.heard is not None:
-        client, received = place.heard
+    streamed = context.streamed
+    if streamed is not None and streamed.heard is not None:
+        client, received = streamed.heard
         return context.rehearse([client], False, received, context.n)
     owners = zip(context.owned.ids, context.owned.rows.tolist(), strict=True)
     ids = [i for i, row in owners if row in asking]

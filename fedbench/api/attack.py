@@ -50,8 +50,8 @@ class Knowledge:
         """
         tier, *extras = text.replace(" ", "").split("+")
         legal = set(EXTRAS).issuperset(extras) and len(set(extras)) == len(extras)
-        rule = "own, colluders or all, each with or without +defense, +state and +data"
-        require("--knowledge", text, legal and tier in TIERS, rule)
+        requirement = "own, colluders or all, each with or without +defense, +state and +data"
+        require("--knowledge", text, legal and tier in TIERS, requirement)
         return cls(tier, **dict.fromkeys(extras, True))  # type: ignore[arg-type]
 
     def covers(self, other: Self) -> bool:

@@ -263,12 +263,12 @@ def model(protocol: object, shapes: Mapping[str, tuple[int, ...]], *args: Any) -
 
 
 def _must_have_shapes(
-    hook: Hook, tree: Tree, wanted: Mapping[str, tuple[int, ...]], rule: str
+    hook: Hook, tree: Tree, wanted: Mapping[str, tuple[int, ...]], requirement: str
 ) -> None:
     got = _shapes(tree)
     for name in (*wanted, *got):
         shapes = (got.get(name), wanted.get(name))
-        hook.must(shapes[0] == shapes[1], rule, (name, *shapes))
+        hook.must(shapes[0] == shapes[1], requirement, (name, *shapes))
 
 
 def trigger(
@@ -285,8 +285,8 @@ def trigger(
     good = isinstance(label, int) and not isinstance(label, bool) and 0 <= label < classes
     hook.must(good, f"a label from 0 to {classes - 1}", label)
     others = int((labels != label).sum())
-    rule = f"at most the {others} images that are not of the target class {label}"
-    hook.must(len(x) <= others, rule, f"{len(x)} images")
+    requirement = f"at most the {others} images that are not of the target class {label}"
+    hook.must(len(x) <= others, requirement, f"{len(x)} images")
     return x, label
 
 
@@ -321,16 +321,16 @@ def craft(
     return messages, memory
 
 
-def require_legal(made: Sequence[tuple[Hook, Payload]]) -> Payload:
+def require_legal(crafted: Sequence[tuple[Hook, Payload]]) -> Payload:
     """Return the messages of all calls as one payload, which is checked once: a check waits.
 
     `PluginError` names the first call whose messages are not legal.
     """
-    whole = joined([messages for _, messages in made])
+    whole = joined([messages for _, messages in crafted])
     try:
         whole.check()
     except IllegalPayloadError:
-        for hook, messages in made:
+        for hook, messages in crafted:
             try:
                 messages.check()
             except IllegalPayloadError as error:
@@ -385,12 +385,12 @@ def aggregate(
 
 def legible_notes(hook: Hook, notes: Mapping[str, Note]) -> dict[str, Note]:
     """Return the notes of a round for JSON, which has no NaN; integers have at most 64 bits."""
-    rule = f"note at most {NOTES} numbers, bools and texts of at most {LETTERS} characters"
+    requirement = f"note at most {NOTES} numbers, bools and texts of at most {LETTERS} characters"
     if not isinstance(notes, dict) or len(notes) > NOTES:
-        raise hook.wrong(f"must {rule}, got {shown(notes)}")
+        raise hook.wrong(f"must {requirement}, got {shown(notes)}")
     for name, note in notes.items():
         if not (isinstance(name, str) and len(name) <= LETTERS and _is_note(note)):
-            raise hook.wrong(f"must {rule}, got {shown((name, note))}")
+            raise hook.wrong(f"must {requirement}, got {shown((name, note))}")
     return {name: legible(note) for name, note in notes.items()}
 
 
@@ -409,13 +409,13 @@ def legible_trace(
     hook: Hook, trace: list[tuple[float, float]]
 ) -> list[tuple[float | None, float | None]]:
     """Return the trials of a search: pairs of numbers, None for those that are not finite."""
-    rule = f"trace at most {TRIALS} pairs of numbers"
+    requirement = f"trace at most {TRIALS} pairs of numbers"
     if not isinstance(trace, list) or len(trace) > TRIALS:
-        raise hook.wrong(f"must {rule}, got {shown(trace)}")
+        raise hook.wrong(f"must {requirement}, got {shown(trace)}")
     for pair in trace:
         good = type(pair) is tuple and len(pair) == 2
         if not (good and all(isinstance(x, float | int) for x in pair)):
-            raise hook.wrong(f"must {rule}, got {shown(pair)}")
+            raise hook.wrong(f"must {requirement}, got {shown(pair)}")
 
     def finite(x: float) -> float | None:
         return float(x) if math.isfinite(x) else None
@@ -428,5 +428,5 @@ def copied(plugin: object, hook: str, state: Any) -> Any:
     try:
         return copy.deepcopy(state)
     except Exception as error:
-        rule = "remember what copy.deepcopy copies, plain data and tensors without a graph"
-        raise Hook(plugin, hook).wrong(f"must {rule}, got {shown(state)}") from error
+        requirement = "remember what copy.deepcopy copies, plain data and tensors without a graph"
+        raise Hook(plugin, hook).wrong(f"must {requirement}, got {shown(state)}") from error

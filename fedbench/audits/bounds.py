@@ -164,8 +164,8 @@ class Guesses:
     def __post_init__(self) -> None:
         require("canaries", self.canaries, self.canaries >= 1, ">= 1")
         legal = 0 <= self.right <= self.made <= self.canaries
-        rule = f"in [0, guesses = {self.made}], and guesses <= canaries = {self.canaries}"
-        require("right", self.right, legal, rule)
+        requirement = f"in [0, guesses = {self.made}], and guesses <= canaries = {self.canaries}"
+        require("right", self.right, legal, requirement)
 
     def chance(self, epsilon: float, delta: float) -> float:
         """Bound the chance of so many right guesses under (epsilon, delta): a p-value.

@@ -35,8 +35,8 @@ class AuditPlan:
         require("--dim", self.dim, 1 <= self.dim <= 1 << 16, "in [1, 65536]")
         if set(self.methods) - {"mechanism"}:
             most = self.scenario.clients
-            rule = f"in [4, {most}], some of the --clients {most}"
-            require("--canaries", self.canaries, 4 <= self.canaries <= most, rule)
+            requirement = f"in [4, {most}], some of the --clients {most}"
+            require("--canaries", self.canaries, 4 <= self.canaries <= most, requirement)
 
     def findings(self, method: str) -> list[AuditFinding]:
         """Run a method; if it refutes the claim, with another seed too, and return the weaker."""

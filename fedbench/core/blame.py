@@ -183,11 +183,11 @@ class Hook:
         self.must(type(answer) is tuple and len(answer) == 2, "a tuple of two", answer, remedy)
         return answer[0], answer[1]
 
-    def must(self, holds: bool, rule: str, got: object, remedy: str = "") -> None:
-        """Raise `PluginError`, with what to do, unless the answer follows the ``rule``."""
+    def must(self, holds: bool, requirement: str, got: object, remedy: str = "") -> None:
+        """Raise `PluginError`, with what to do, unless the answer meets the ``requirement``."""
         if not holds:
             advice = f"; {remedy}" if remedy else ""
-            raise self.wrong(f"must return {rule}, got {shown(got)}{advice}")
+            raise self.wrong(f"must return {requirement}, got {shown(got)}{advice}")
 
     def wrong(self, problem: str) -> PluginError:
         """Return the error that says what was wrong with this call."""

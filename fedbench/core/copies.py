@@ -9,7 +9,7 @@ from torch import Tensor
 from fedbench.core.devices import accelerated, reads_pinned_memory
 
 
-def sent(x: Tensor, device: torch.device | str) -> Tensor:
+def copied_to(x: Tensor, device: torch.device | str) -> Tensor:
     """Return ``x`` on the device; a copy from the CPU to an accelerator goes on by itself.
 
     torch has read ``x`` when it returns, or keeps its memory until it has. In the other direction
@@ -39,7 +39,7 @@ def stacked_on(rows: Sequence[Tensor], device: torch.device) -> Tensor:
     if not accelerated(device):
         return torch.cat(list(rows)) if len(rows) > 1 else rows[0]
     shape = torch.Size((sum(map(len, rows)), *rows[0].shape[1:]))
-    return sent(torch.cat(list(rows), out=staging(shape, rows[0].dtype, device)), device)
+    return copied_to(torch.cat(list(rows), out=staging(shape, rows[0].dtype, device)), device)
 
 
 def on_device(value: Any, device: torch.device) -> Any:

@@ -13,7 +13,7 @@ _LONG = re.compile(r"\S{121,}")
 
 
 class FedbenchError(Exception):
-    """Subject, rule, what we got, what to do: one line, lower case, no full stop."""
+    """Subject, requirement, what we got, what to do: one line, lower case, no full stop."""
 
 
 class ConfigError(FedbenchError):
@@ -64,15 +64,15 @@ class PluginError(FedbenchError):
         return f"{self.plugin}: {self.hook}{where}{whom} {self.problem}"
 
 
-def require(subject: str, value: object, holds: bool, rule: str) -> None:
-    """Raise `ConfigError` naming ``subject``, the ``rule`` and the ``value`` unless it ``holds``.
+def require(subject: str, value: object, holds: bool, requirement: str) -> None:
+    """Raise `ConfigError`, which names subject, requirement and value, unless it ``holds``.
 
     >>> require("ALIE.z", -1.0, False, "None or >= 0")
     Traceback (most recent call last):
     fedbench.core.errors.ConfigError: ALIE.z must be None or >= 0, got -1.0
     """
     if not holds:
-        raise ConfigError(f"{subject} must be {rule}, got {value!r}")
+        raise ConfigError(f"{subject} must be {requirement}, got {value!r}")
 
 
 def require_share(subject: str, value: float, clients: int) -> None:
@@ -104,8 +104,8 @@ def refusal(subject: str, error: Any) -> str:
         .replace("a valid boolean", "true or false")
         .replace("a valid ", "a ")
     )
-    rule = message.removeprefix("Input should be ")
-    words = f": {message.lower()}" if rule == message else f" must be {rule}"
+    requirement = message.removeprefix("Input should be ")
+    words = f": {message.lower()}" if requirement == message else f" must be {requirement}"
     return f"{subject}{words}, got {first['input']!r}"
 
 

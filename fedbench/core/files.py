@@ -40,8 +40,8 @@ def cache_folder(name: str) -> Path:
 
 
 def _unwritable(folder: Path, error: OSError | ValueError) -> ConfigError:
-    rule = "--out must be a folder that can be written"
-    return ConfigError(f"{rule}, got {str(folder)!r} ({_reason(error)}); choose another one")
+    requirement = "--out must be a folder that can be written"
+    return ConfigError(f"{requirement}, got {str(folder)!r} ({_reason(error)}); choose another one")
 
 
 def _reason(error: OSError | ValueError) -> object:

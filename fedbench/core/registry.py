@@ -429,8 +429,8 @@ def made(kind: str, name: str, cls: type[Any], params: Mapping[str, str]) -> Any
             raise ConfigError(f"--{kind} {name}:{param} must be a number, got {value!r}")
         made = values[param]
         if isinstance(made, float) and made != 0 and not 1e-38 <= abs(made) <= 1e38:
-            rule = "a finite number, 0 or from 1e-38 to 1e38 in magnitude, for float32"
-            raise ConfigError(f"--{kind} {name}:{param} must be {rule}, got {value!r}")
+            requirement = "a finite number, 0 or from 1e-38 to 1e38 in magnitude, for float32"
+            raise ConfigError(f"--{kind} {name}:{param} must be {requirement}, got {value!r}")
     with making:
         return cls(**values)
 

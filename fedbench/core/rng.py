@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.devices import accelerated
 from fedbench.core.words import MASK, shift_right, signed, siphash
 
@@ -93,7 +93,7 @@ def _word(name: str | int) -> int:
 def _words(names: tuple[str | int, ...], device: torch.device) -> Tensor:
     """Return ``(len(names),)`` int64 on the device: the hash of each name."""
     words = np.array([_word(name) for name in names], dtype=np.uint64).view(np.int64)
-    return sent(torch.from_numpy(words), device)
+    return copied_to(torch.from_numpy(words), device)
 
 
 @lru_cache(maxsize=64)  # more than a network has layers, or a recorded step would copy them
@@ -101,7 +101,7 @@ def _counters(counts: tuple[int, ...], device: torch.device) -> Tensor:
     """Sums that the draws of streams of these lengths add to their seeds, one after the other."""
     counters = np.concatenate([np.arange(1, count + 1, dtype=np.uint64) for count in counts])
     counters *= np.uint64(_GAMMA)
-    return sent(torch.from_numpy(counters.view(np.int64)), device)
+    return copied_to(torch.from_numpy(counters.view(np.int64)), device)
 
 
 @cache
@@ -109,7 +109,7 @@ def _gaussian_table(device: torch.device) -> Tensor:
     from scipy.special import ndtri
 
     table = ndtri((np.arange(1 << 16) + 0.5) / (1 << 16)).astype(np.float32)
-    return sent(torch.from_numpy(table), device)
+    return copied_to(torch.from_numpy(table), device)
 
 
 def _folded(seed: Tensor, word: int | Tensor) -> Tensor:
@@ -436,7 +436,8 @@ def seeds_of(keys: Sequence[Key], device: torch.device | str = "cpu") -> Tensor:
     numbers = [key.seed for key in keys if isinstance(key.seed, int)]
     if len(numbers) < len(keys):
         return torch.stack([key.tensor(device) for key in keys])
-    return sent(torch.tensor([signed(number) for number in numbers], dtype=torch.int64), device)
+    seeds = torch.tensor([signed(number) for number in numbers], dtype=torch.int64)
+    return copied_to(seeds, device)
 
 
 def coins(keys: Sequence[Key], chances: Sequence[Tensor]) -> list[Tensor]:

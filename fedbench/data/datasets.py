@@ -408,11 +408,12 @@ def _users(path: Path) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArray
             y = np.asarray(entry["y"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            rule = f"user_data of {user!r} with x (n, 784) and y (n,)"
-            raise _wrong(path, rule, reason) from error
+            requirement = f"user_data of {user!r} with x (n, 784) and y (n,)"
+            raise _wrong(path, requirement, reason) from error
         if x.shape != (count, 784) or y.shape != (count,):
-            rule = f"{count} samples of {user!r}, x ({count}, 784) and y ({count},), at least one"
-            raise _wrong(path, rule, f"{x.shape} and {y.shape}")
+            shapes = f"x ({count}, 784) and y ({count},), at least one"
+            requirement = f"{count} samples of {user!r}, {shapes}"
+            raise _wrong(path, requirement, f"{x.shape} and {y.shape}")
         if not ((x >= 0) & (x <= 1)).all():
             raise _wrong(path, f"pixels of {user!r} from 0 to 1", f"{x.min():g} to {x.max():g}")
         bad = [label for label in entry["y"] if type(label) is not int or not 0 <= label <= 61]
@@ -432,8 +433,8 @@ def _content(path: Path) -> dict[str, Any]:
     table = content if isinstance(content, dict) else {}
     bad = [name for name, form in forms.items() if not isinstance(table.get(name), form)]
     if bad:
-        rule = "lists users and num_samples, object user_data"
-        raise _wrong(path, rule, f"no such {', '.join(bad)}")
+        requirement = "lists users and num_samples, object user_data"
+        raise _wrong(path, requirement, f"no such {', '.join(bad)}")
     if len(table["users"]) != len(table["num_samples"]):
         lengths = f"{len(table['users'])} and {len(table['num_samples'])}"
         raise _wrong(path, "users and num_samples of one length", lengths)
@@ -442,6 +443,6 @@ def _content(path: Path) -> dict[str, Any]:
     return table
 
 
-def _wrong(path: Path, rule: str, got: str) -> ConfigError:
+def _wrong(path: Path, requirement: str, got: str) -> ConfigError:
     remedy = "write the files again with LEAF's data/femnist/preprocess.sh"
-    return ConfigError(f"{path} must hold {rule}, got {got}; {remedy}")
+    return ConfigError(f"{path} must hold {requirement}, got {got}; {remedy}")

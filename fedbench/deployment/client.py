@@ -14,7 +14,7 @@ from fedbench.core.sources import package_of
 from fedbench.core.trees import Tree
 from fedbench.deployment.draws import FromSystem, SystemKey
 from fedbench.deployment.settings import Settings, draws_noise, require_fit
-from fedbench.executors.training import Client as Training
+from fedbench.executors import training
 from fedbench.executors.training import Loop, untouched
 from fedbench.experiment.evaluation import taken_for
 from fedbench.experiment.forms import form_of
@@ -91,7 +91,7 @@ class Client:
         noise = self.draws.noise(request.step, request.number)
         private = draws_noise(self.protocol, self.mechanism)
         key = self.draws.client(request.step, request.number, private)
-        client = Training(
+        client = training.Client(
             tree=self.protocol.receive(self.shared, broadcast),
             x=samples.x,
             y=samples.y,

@@ -55,8 +55,8 @@ def values_of(content: Any, record: str, **kinds: type) -> list[Any]:
     values = [named.get(name) if isinstance(named, Mapping) else None for name in kinds]
     for name, value, kind in zip(kinds, values, kinds.values(), strict=True):
         if type(value) is not kind:
-            rule = f"{record}[{name!r}] must be of type {kind.__name__}"
-            raise IllegalPayloadError(f"{rule}, got {type(value).__name__}")
+            requirement = f"{record}[{name!r}] must be of type {kind.__name__}"
+            raise IllegalPayloadError(f"{requirement}, got {type(value).__name__}")
     return values
 
 

@@ -16,8 +16,8 @@ from fedbench.deployment.draws import Rehearsed
 from fedbench.deployment.settings import Settings, require_fit
 from fedbench.experiment.forms import form_bytes
 from fedbench.experiment.record_builder import downlink_bits
-from fedbench.experiment.setup import finite_values
-from fedbench.experiment.stages import noised
+from fedbench.experiment.setup import finite_values, server_view
+from fedbench.experiment.stages import announced, noised
 from fedbench.models.network import Network
 from fedbench.payload import Payload
 from fedbench.payload.packets import Packet
@@ -38,13 +38,13 @@ class Server:
     """The server's half of a deployment."""
 
     def __init__(self, settings: Settings, network: Network) -> None:
-        plugins = settings.plugins()
         self.settings = settings
-        self.protocol = plugins.protocol
-        self.defense = plugins.defense
-        self.mechanism = plugins.mechanism
+        self.plugins = settings.plugins()
+        self.protocol = self.plugins.protocol
+        self.defense = self.plugins.defense
+        self.mechanism = self.plugins.mechanism
         self.shared = settings.shared(network)
-        require_fit(plugins, self.shared)
+        require_fit(self.plugins, self.shared)
         self.draws = settings.draws
         self.server_state: Any = self.protocol.init(self.shared)
         self.defense_state: Any = None
@@ -133,17 +133,15 @@ class Server:
                 self.arrived[i] = step
 
     def _view(self, ids: Sequence[int], step: int) -> ServerView:
-        sizes = torch.tensor([self.sizes[i] for i in ids], dtype=torch.float64)
-        alike = not self.protocol.weighted or self.mechanism.central
-        return ServerView(
-            torch.ones_like(sizes) if alike else sizes,
-            self.broadcast,
-            step,
+        return server_view(
+            self.plugins,
+            self.shared,
+            torch.tensor([self.sizes[i] for i in ids], dtype=torch.float64),
+            broadcast=self.broadcast,
+            step=step,
             key=self.draws.server("defense", step),
             expected=self.settings.per_round,
             ids=self.pseudonyms[list(ids)],
-            layout=self.protocol.trained(self.shared),
-            network=self.shared.network if self.defense.traits().network else None,
         )
 
     def _step(self, received: Payload, aggregate: Tensor | None, view: ServerView) -> None:
@@ -153,7 +151,7 @@ class Server:
         )
         if aggregate is None:
             return
-        n = self.settings.per_round if self.mechanism.central else len(received)
+        n = announced(self.mechanism, received, view)
         key = self.draws.server("server", view.step)
         self.server_state = self.protocol.server_step(
             self.shared, self.server_state, aggregate, n, key

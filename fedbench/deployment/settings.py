@@ -62,8 +62,8 @@ class Settings:
     def __post_init__(self) -> None:
         private = self.mechanism.partition(":")[0] != "none"
         hidden = self.rehearse < 0 or not private
-        rule = "-1 with a mechanism, whose noise would be known to all who know the seed"
-        require("rehearse", self.rehearse, hidden, rule)
+        requirement = "-1 with a mechanism, whose noise would be known to all who know the seed"
+        require("rehearse", self.rehearse, hidden, requirement)
         require("public_seed", self.public_seed, 0 <= self.public_seed < 2**32, "in 0 .. 2**32 - 1")
         require("patience", self.patience, 0 < self.patience < math.inf, "> 0 and finite")
         require("evaluate_every", self.evaluate_every, self.evaluate_every >= 0, ">= 0")

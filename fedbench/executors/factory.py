@@ -62,8 +62,8 @@ def remote_way(name: str) -> str | None:
 def require_one_place(name: str, isolate: bool) -> None:
     """Raise `ConfigError` for a cluster with isolated plug-ins, which run on this machine."""
     fits = not isolate or remote_way(name) is None
-    rule = "one of this machine with --isolate, whose plug-ins stay in processes here"
-    require("--executor", name, fits, rule)
+    requirement = "one of this machine with --isolate, whose plug-ins stay in processes here"
+    require("--executor", name, fits, requirement)
 
 
 def require_device(name: str, device: torch.device) -> None:

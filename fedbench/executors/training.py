@@ -30,7 +30,7 @@ from fedbench.api import (
 from fedbench.api.protocol import Pull
 from fedbench.core.blame import Hook
 from fedbench.core.choices import Precision
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.devices import accelerated
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
@@ -169,11 +169,11 @@ class Executor(ABC):
     def aggregate(
         self,
         rule: Defense[Any],
-        received: FoldedMessages | KeptMessages,
+        received: Payload | FoldedMessages | KeptMessages,
         state: Any,
         view: ServerView,
     ) -> tuple[Tensor, Any]:
-        """Return the answer of `hooks.aggregate` in a streamed round, wherever it is computed."""
+        """Return the answer of `hooks.aggregate`, wherever it is computed."""
         return hooks.aggregate(rule, received, state, view)
 
     def begin(self, clients: Sequence[Client]) -> Callable[[], tuple[Trained, Made | None]]:
@@ -340,7 +340,7 @@ class Loop(Executor):
         memories = []
         for i, client in enumerate(clients):
             drawn = self.schedule.rows(len(client.x), client.key)
-            steps = _Steps(client, [sent(rows, client.x.device) for rows in drawn])
+            steps = _Steps(client, [copied_to(rows, client.x.device) for rows in drawn])
             number = torch.full((), client.round, device=self.shared.device)
             batches = self.batches(steps, client.key, number)
             grad = hooks.wrapped(client.wrap_grad, gradient)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 
 from fedbench.api import Batches, Memory, hooks
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.devices import accelerated, replays_graphs, usable_memory
 from fedbench.core.rng import Key, seeds_of
 from fedbench.core.trees import Tree
@@ -192,7 +192,7 @@ class Stacked(training.Executor):
             trained, memory = self.protocol.local_update(tree, batches, wrapped, key, memory)
             return layout.flatten(trained), memory
 
-        numbers = sent(torch.tensor([counts, [client.round for client in clients]]), device)
+        numbers = copied_to(torch.tensor([counts, [client.round for client in clients]]), device)
         seeds = seeds_of([client.key for client in clients], device)
         tree = stacked([client.tree for client in clients])
         memory = stacked([client.memory for client in clients])
@@ -291,7 +291,7 @@ def gathered(
     x, y = clients[0].x, clients[0].y
     images = torch.cat([*(client.x for client in clients), x.new_zeros(1, *x.shape[1:])])
     labels = torch.cat([*(client.y for client in clients), y.new_full((1,), -1)])
-    order = sent(order, x.device)
+    order = copied_to(order, x.device)
     return images[order], labels[order]
 
 

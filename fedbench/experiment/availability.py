@@ -158,8 +158,9 @@ def _read(file: str) -> tuple[str, Intervals]:
         whole = len(row) == 3 and all(re.fullmatch("[0-9]{1,10}", cell.strip()) for cell in row)
         device, first, last = map(int, row) if whole else (0, 1, 0)
         if not (first <= last <= MOST and device <= MOST):
-            rule = "device,first,last, whole numbers from 0 with first <= last < 2**31"
-            raise ConfigError(f"{path} must have {rule} in line {number}, got {','.join(row)!r}")
+            requirement = "device,first,last, whole numbers from 0 with first <= last < 2**31"
+            got = f"in line {number}, got {','.join(row)!r}"
+            raise ConfigError(f"{path} must have {requirement} {got}")
         spans.setdefault(device, []).append((first, last))
     if max(spans) >= 4 * len(spans) + 1000:  # a list of devices that are never there
         raise ConfigError(

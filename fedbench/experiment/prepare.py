@@ -53,28 +53,15 @@ def prepare(
     resolution = resolve(scenario, load)
     scenario = resolution.scenario
     plugins = resolution.plugins
-    where = choose_device(device)
+    on = choose_device(device)
     engine = followed(engine, plugins.attack)
-    data = (load_pool(scenario.dataset) if data is None else data).to(where)
+    data = (load_pool(scenario.dataset) if data is None else data).to(on)
     require_kind(resolution, data)
     secret = Secret.of(scenario.seed, cohorts.PURPOSE)
-    public = secret.key("public").seed
-    assert isinstance(public, int)
-    share = scenario.per_round / scenario.clients
-    shared = Shared(build_network(resolution, data), public & 0xFFFFFFFF, where, share)
-    if (adapter := adapters.parse(scenario.adapter)) is not None:
-        key = shared.key.fold("init")  # frozen are the weights that would be trained without it
-        shared = replace(shared, network=adapted(shared.network, adapter, key, where))
+    shared = build_shared(resolution, data, secret, on)
     population = populate(resolution, data, secret)
     examine(plugins.defense, scenario.per_round)
-    why = ask(plugins.mechanism, "misfit", WHY, plugins.protocol, plugins.defense, shared)
-    if why is not None:
-        raise Incompatible(f"mechanism {registry.split(scenario.mechanism)[0]} {why}")
-    if scenario.sees in SUMS and shared.statistics.d:
-        raise Incompatible(
-            f"--sees {scenario.sees} must have a model without batch norm, whose statistics travel "
-            f"as floats, got --model {scenario.model}; {OTHER_NORMS}"
-        )
+    require_fit(resolution, shared)
     coins = plugins.mechanism.batches == "poisson"
     schedule = Schedule(scenario.epochs, scenario.batch_size, coins)
     setup = Setup(
@@ -101,6 +88,36 @@ def prepare(
     require_few_recruits(setup)
     require_theorem(setup)
     return setup
+
+
+def build_shared(
+    resolution: Resolution, data: Data, secret: Secret, device: torch.device
+) -> Shared:
+    """Return what all clients and the server of a run know: the network, and a public seed."""
+    scenario = resolution.scenario
+    public = secret.key("public").seed
+    assert isinstance(public, int)
+    rate = scenario.per_round / scenario.clients
+    shared = Shared(build_network(resolution, data), public & 0xFFFFFFFF, device, rate)
+    adapter = adapters.parse(scenario.adapter)
+    if adapter is None:
+        return shared
+    key = shared.key.fold("init")  # frozen are the weights that would be trained without it
+    return replace(shared, network=adapted(shared.network, adapter, key, device))
+
+
+def require_fit(resolution: Resolution, shared: Shared) -> None:
+    """Raise `Incompatible` for a network that the mechanism or a secure sum cannot protect."""
+    scenario = resolution.scenario
+    plugins = resolution.plugins
+    why = ask(plugins.mechanism, "misfit", WHY, plugins.protocol, plugins.defense, shared)
+    if why is not None:
+        raise Incompatible(f"mechanism {registry.split(scenario.mechanism)[0]} {why}")
+    if scenario.sees in SUMS and shared.statistics.d:
+        raise Incompatible(
+            f"--sees {scenario.sees} must have a model without batch norm, whose statistics travel "
+            f"as floats, got --model {scenario.model}; {OTHER_NORMS}"
+        )
 
 
 def require_few_recruits(setup: Setup) -> None:

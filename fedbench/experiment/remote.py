@@ -52,7 +52,7 @@ from fedbench.experiment.remote_process import aggregate_columns, buffer, train_
 from fedbench.experiment.scenario import code_version
 from fedbench.experiment.setup import Cohort, Setup
 from fedbench.experiment.state_bytes import decode, encode
-from fedbench.payload import FoldedMessages, KeptMessages
+from fedbench.payload import FoldedMessages, KeptMessages, Payload
 from fedbench.payload.packets import Packet
 
 T = TypeVar("T")
@@ -240,7 +240,7 @@ class Remote(Executor):
     def aggregate(
         self,
         rule: Defense[Any],
-        received: FoldedMessages | KeptMessages,
+        received: Payload | FoldedMessages | KeptMessages,
         state: Any,
         view: ServerView,
     ) -> tuple[Tensor, Any]:

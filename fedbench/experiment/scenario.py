@@ -233,13 +233,13 @@ class Scenario(BaseModel, metaclass=_Spoken):
         def called(name: str) -> str:
             return _called(name, info)
 
-        def must(name: str, holds: bool, rule: str) -> None:
-            require(called(name), getattr(self, name), holds, rule)
+        def must(name: str, holds: bool, requirement: str) -> None:
+            require(called(name), getattr(self, name), holds, requirement)
 
         for name in COUNTED:
             must(name, getattr(self, name) >= 1, ">= 1")
-            most, rule = (1 << 30, "<= 2**30") if name == "batch_size" else (MOST, "< 2**31")
-            must(name, getattr(self, name) <= most, rule)
+            most, requirement = (1 << 30, "<= 2**30") if name == "batch_size" else (MOST, "< 2**31")
+            must(name, getattr(self, name) <= most, requirement)
         require_share(called("malicious"), self.malicious, self.clients)
         must("malicious", self.owned < self.clients, "a share that leaves a benign client")
         require_share(called("declared"), self.declared or 0.0, self.clients)

@@ -33,7 +33,7 @@ from fedbench.experiment import cohorts
 from fedbench.experiment.compatibility import Plugins
 from fedbench.experiment.population import Population
 from fedbench.experiment.scenario import Scenario
-from fedbench.payload import FoldedMessages, Payload, joined
+from fedbench.payload import Payload, joined
 
 SERVER = -1  # whose memory is that of the server's own client, which trains on its root data
 REHEARSING = 1000  # clients of an adversary that owns more than can be listed
@@ -219,10 +219,6 @@ class Setup:
         sent, _ = hooks.message(protocol, self.shared, updates, self.keys(absent, step), after)
         return joined([honest.take(present), sent]), len(absent)
 
-    def announced(self, received: Payload | FoldedMessages) -> int:
-        """Number of messages that the server step is told; central noise hides the real one."""
-        return self.scenario.per_round if self.plugins.mechanism.central else len(received)
-
     def view(
         self,
         ids: Sequence[int],
@@ -232,22 +228,19 @@ class Setup:
     ) -> ServerView:
         """Return what the defense is shown of the clients ``ids``, beside their messages.
 
-        All weights are equal where the protocol says so, or where central noise needs it. Of the
-        ``memories`` that of `SERVER` may change, see `root_message`.
+        Of the ``memories`` that of `SERVER` may change, see `root_message`.
         """
-        alike = not self.plugins.protocol.weighted or self.plugins.mechanism.central
-        sizes = self.population.sizes(ids)
         draw = self.scenario.defense_draw
         needs = ask(self.plugins.defense, "traits", Traits)
-        return ServerView(
-            torch.ones_like(sizes) if alike else sizes,
-            broadcast,
-            step,
+        return server_view(
+            self.plugins,
+            self.shared,
+            self.population.sizes(ids),
+            broadcast=broadcast,
+            step=step,
             key=self.secret.key("defense", step, *([draw] if draw else [])),
             expected=self.scenario.per_round,
             ids=self.population.pseudonyms[list(ids)],
-            layout=ask(self.plugins.protocol, "trained", Layout, self.shared),
-            network=self.shared.network if needs.network else None,
             root=self.root_message(broadcast, step, memories) if needs.root else None,
             truth=self.hostile(ids, step) if needs.oracle else None,
         )
@@ -289,6 +282,20 @@ class Setup:
         if name is not None:
             for i, row in finite_values(ids, received).items():
                 memories[i] = memories[i] | {name: row}
+
+
+def server_view(plugins: Plugins, shared: Shared, sizes: Tensor, **fields: Any) -> ServerView:
+    """Return the view of a server whose clients have these ``sizes (n,)``, with other ``fields``.
+
+    All weights are equal where the protocol says so, or where central noise needs it.
+    """
+    alike = not plugins.protocol.weighted or plugins.mechanism.central
+    return ServerView(
+        torch.ones_like(sizes) if alike else sizes,
+        layout=ask(plugins.protocol, "trained", Layout, shared),
+        network=shared.network if ask(plugins.defense, "traits", Traits).network else None,
+        **fields,
+    )
 
 
 def finite_values(ids: Sequence[int], received: Payload) -> dict[int, Tensor]:

@@ -17,12 +17,15 @@ from fedbench.core.sources import package_of
 from fedbench.experiment.forms import form_bytes, form_of
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state_bytes import decode, encode
-from fedbench.payload import FoldedMessages, KeptMessages
+from fedbench.payload import FoldedMessages, KeptMessages, Payload
 from fedbench.payload.packets import Packet
 
 
 def sharded(
-    rule: Defense[Any], received: FoldedMessages | KeptMessages, state: Any, view: ServerView
+    rule: Defense[Any],
+    received: Payload | FoldedMessages | KeptMessages,
+    state: Any,
+    view: ServerView,
 ) -> bool:
     """Return whether other processes can answer: column by column, from packets and little else."""
     alone = type(rule).aggregate_kept is Defense.aggregate_kept

@@ -3,6 +3,7 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,8 +11,9 @@ import torch
 from torch import Tensor
 
 from fedbench.adversary import threat_model
+from fedbench.adversary.metrics import Arrivals
 from fedbench.adversary.training import train, trained_by
-from fedbench.api import Defense, Mechanism, ServerView, hooks
+from fedbench.api import Mechanism, ServerView, hooks
 from fedbench.core.blame import Hook
 from fedbench.core.choices import SUMS
 from fedbench.core.rng import Key
@@ -28,6 +30,73 @@ from fedbench.payload import (
 )
 from fedbench.payload.packets import Packet
 from fedbench.privacy.clients import compress, protect_payload, protect_updates
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """Clients of a round, or some of them, that train or will once they are waited for.
+
+    Args:
+        rows: Places of these clients among those of the round.
+        ids: Numbers of the clients.
+        view: What a rule would be shown of them.
+        clients: What each of them trains with.
+        wait: Function that returns what they trained, and messages if these are made there.
+    """
+
+    rows: Sequence[int]
+    ids: Sequence[int]
+    view: ServerView
+    clients: Sequence[Client]
+    wait: Callable[[], tuple[Trained, Made | None]]
+
+
+@dataclass(frozen=True, eq=False)
+class Honest:
+    """Honest messages of some clients of a round, and all that they were made of.
+
+    Args:
+        rows: Places of these clients among those of the round.
+        ids: Numbers of the clients.
+        view: What a rule would be shown of them.
+        clients: What each of them trained with.
+        trained: Their updates as trained, and their memories.
+        updates: ``(n, d)``, the updates that are compressed: the mechanism's, if it changes them.
+        messages: ``n`` messages.
+        idle: Updates of clients that learn nothing, a row for each or ``(1, d)`` for all.
+        packets: Packets of which the messages were decoded, if they were.
+    """
+
+    rows: Sequence[int]
+    ids: Sequence[int]
+    view: ServerView
+    clients: Sequence[Client]
+    trained: Trained
+    updates: Tensor
+    messages: Payload
+    idle: Tensor
+    packets: Sequence[Packet] | None = None
+
+    def encoded(self) -> Sequence[Packet]:
+        """Return the packets of the messages, those that came if they came as packets."""
+        return self.messages.encode() if self.packets is None else self.packets
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """Exchange of a round's messages: what reached the server, and what is recorded of it.
+
+    Args:
+        arrivals: Messages that reached the server.
+        packets: Packets of the ``n`` clients; none of a round that does not fit in memory.
+        bits: Bits of the packets that travelled, which masks of a secure sum make longer.
+        fields: Fields of the round's record.
+    """
+
+    arrivals: Arrivals
+    packets: Sequence[Packet]
+    bits: Sequence[int]
+    fields: dict[str, Any]
 
 
 def send(setup: Setup, server: Any, ids: Sequence[int], step: int) -> tuple[list[Packet], Payload]:
@@ -53,20 +122,20 @@ def participants(
 def messages(
     setup: Setup,
     state: RunState,
-    ids: Sequence[int],
+    training: Training,
     trained: Trained,
     made: Made | None,
     idle: Tensor,
-    broadcast: Payload,
-    step: int,
-) -> tuple[Tensor, Payload]:
-    """Protect and compress what was trained; return the updates ``(n, d)`` and ``n`` messages.
+) -> Honest:
+    """Protect and compress what was ``trained``.
 
     Messages that were ``made`` already, by the processes that train, are only protected. The first
     ones say what the rule's state is made of.
     """
     mechanism = setup.plugins.mechanism
     updates, memories = trained
+    ids = training.ids
+    step = training.view.step
     noise = [setup.secret.key("privacy", step, i) for i in ids]  # handed to no protocol
     complies = ~setup.noncompliant(ids)
     if made is None:
@@ -75,7 +144,7 @@ def messages(
         )
         keys = setup.keys(ids, step)
         honest, remembered = compress(
-            setup.plugins.protocol, setup.shared, updates, keys, memories, broadcast
+            setup.plugins.protocol, setup.shared, updates, keys, memories, training.view.broadcast
         )
     else:
         honest = made.messages
@@ -84,35 +153,43 @@ def messages(
     honest = protect_payload(mechanism, honest, noise, complies)
     if state.defense is None:
         state.defense = Hook(setup.plugins.defense, "init", step).returned(object, honest.spec)
-    return updates, honest
+    packets = made.packets if made is not None and made.messages is honest else None
+    return Honest(
+        rows=training.rows,
+        ids=ids,
+        view=training.view,
+        clients=training.clients,
+        trained=trained,
+        updates=updates,
+        messages=honest,
+        idle=idle,
+        packets=packets,
+    )
 
 
 def attack_context(
     setup: Setup,
     state: RunState,
-    clients: Sequence[Client],
-    trained: Trained,
-    updates: Tensor,
-    honest: Payload,
-    idle: Tensor,
+    honest: Honest,
     owned: threat_model.OwnedRows,
-    view: ServerView,
-    part: threat_model.Part | None = None,
+    streamed: threat_model.Streamed | None = None,
 ) -> threat_model.AttackContext:
     """Return what the round, or a part of it, looks like before the adversary moves.
 
     Its own training is done. What its clients learn before that training becomes the state's.
     """
+    clients = honest.clients
+    view = honest.view
     attack = setup.attack(view.step)
     protocol = setup.plugins.protocol
-    _, memories = trained
+    _, memories = honest.trained
     keys = dict(zip(owned.rows.tolist(), setup.keys(owned.ids, view.step), strict=True))
-    recruits, extra = setup.recruited(owned, clients, state.memories, honest, view.step)
+    recruits, extra = setup.recruited(owned, clients, state.memories, honest.messages, view.step)
     worked = Counter() if recruits is None else Counter(recruited=extra)
     context = threat_model.AttackContext(
-        honest=honest,
-        updates=updates,
-        idle=idle,
+        honest=honest.messages,
+        updates=honest.updates,
+        idle=honest.idle,
         owned=owned,
         codec=threat_model.own_codec(protocol, setup.shared, keys, memories),
         memories=memories,
@@ -122,8 +199,8 @@ def attack_context(
         view=view,
         rehearse=partial(setup.rehearse, state.server, view.step),
         recruits=recruits,
-        worked=worked if part is None else part.worked,
-        part=part,
+        worked=worked if streamed is None else streamed.worked,
+        streamed=streamed,
     )
     state.learned = threat_model.learn(attack, context, state.learned)
     if not attack.trains or not len(owned):
@@ -145,10 +222,10 @@ def attack_context(
     return dataclasses.replace(context, trained=own, poisoned=poisoned)
 
 
-def heard_by_all(setup: Setup, server: Any, ids: Sequence[int], trees: Sequence[Any]) -> bool:
+def heard_by_all(setup: Setup, server: Any, ids: Sequence[int], broadcast: Payload) -> bool:
     """True if all clients were sent the same; a broadcast of one row may be for a single client."""
-    if len(trees) > 1 or len(ids) > 1:
-        return len(trees) == 1
+    if len(broadcast) > 1 or len(ids) > 1:
+        return len(broadcast) == 1
     pair = [*(ids or [0])] * 2
     key = setup.secret.key("audience")
     return len(hooks.broadcast(setup.plugins.protocol, setup.shared, server, pair, key)) == 1
@@ -182,19 +259,21 @@ def remember(
 
 
 def defend(
-    defense: Defense[Any],
-    received: Payload | FoldedMessages | KeptMessages,
+    setup: Setup,
     state: RunState,
+    received: Payload | FoldedMessages | KeptMessages,
     view: ServerView,
     queried: bool,
-    answer: Callable[..., tuple[Tensor, Any]] = hooks.aggregate,
 ) -> Tensor:
     """Return ``(k,)``: the defense's estimate of the honest mean; its state becomes the next one.
 
     A state that is ``queried`` again, by `effect`, is copied first.
     """
+    defense = setup.plugins.defense
     before = hooks.copied(defense, "aggregate", state.defense) if queried else state.defense
-    aggregate, state.defense = answer(defense, received.copied(), before, view.copied())
+    aggregate, state.defense = setup.executor.aggregate(
+        defense, received.copied(), before, view.copied()
+    )
     return aggregate
 
 
@@ -219,6 +298,11 @@ def noised(
     return hooks.on_aggregate(mechanism, aggregate, received, view, key, state)
 
 
+def announced(mechanism: Mechanism, received: Payload | FoldedMessages, view: ServerView) -> int:
+    """Number of messages that the server step is told; central noise hides the real one."""
+    return view.expected if mechanism.central else len(received)
+
+
 def step_server(
     setup: Setup,
     state: RunState,
@@ -228,13 +312,14 @@ def step_server(
 ) -> None:
     """Add central noise, and take the protocol's step; without an aggregate nothing moves."""
     step = view.step
+    mechanism = setup.plugins.mechanism
     noise = setup.secret.key("mechanism", step)
     aggregate, state.mechanism = noised(
-        setup.plugins.mechanism, aggregate, received, view, noise, state.mechanism
+        mechanism, aggregate, received, view, noise, state.mechanism
     )
     if aggregate is None:
         return
-    n = setup.announced(received)
+    n = announced(mechanism, received, view)
     key = setup.secret.key("server", step)
     protocol = setup.plugins.protocol
     state.server = hooks.server_step(protocol, setup.shared, state.server, aggregate, n, key)

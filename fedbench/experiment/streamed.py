@@ -6,9 +6,7 @@ Rules that must look at each message again get its packet, which is decoded as o
 from __future__ import annotations
 
 import dataclasses
-import statistics
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,36 +17,24 @@ from torch.profiler import record_function as span
 
 from fedbench.adversary import threat_model
 from fedbench.adversary.looks import look
-from fedbench.adversary.metrics import (
-    NO_EFFECT,
-    ForgedHeader,
-    clean_answer,
-    compared_headers,
-    detection,
-    gains,
-    merged,
-)
-from fedbench.adversary.threat_model import AttackContext, OwnedRows, Part
+from fedbench.adversary.metrics import Arrivals, ForgedHeader, compared_headers, merged
+from fedbench.adversary.threat_model import OwnedRows, Streamed
 from fedbench.api import Attack, ServerView
 from fedbench.core.blame import ask
 from fedbench.core.devices import now
 from fedbench.core.tiling import all_finite, finite_rows
 from fedbench.core.trees import Tree
-from fedbench.executors.training import Client, Made, Trained
-from fedbench.experiment.evaluation import evaluate, is_evaluated, local_accuracies
-from fedbench.experiment.guarantee import spend
-from fedbench.experiment.measurements import Round
-from fedbench.experiment.record_builder import entropy_bits, evaluated, traffic
+from fedbench.experiment.evaluation import local_accuracies
+from fedbench.experiment.record_builder import entropy_bits
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.stages import (
+    Exchange,
+    Honest,
+    Training,
     attack_context,
-    defend,
     heard_by_all,
     messages,
-    participants,
     remember,
-    send,
-    step_server,
 )
 from fedbench.experiment.state import RunState
 from fedbench.experiment.streamable import needs_sums
@@ -79,8 +65,8 @@ class Sums:
     received: FoldedMessages | None = None  # that were accepted
     seen: FoldedMessages | None = None  # honest ones that a colluding adversary may read
     shown: list[Filed] = field(default_factory=list)  # packets of these, if it asks for them
-    bits: list[int] = field(default_factory=list)
-    accepted: Tensor = field(init=False)
+    bits: list[int] = field(init=False)  # of each row's packet
+    accepted: Tensor = field(init=False)  # (n,) bool
     entropy: list[float] = field(default_factory=list)
     headers: list[dict[str, ForgedHeader]] = field(default_factory=list)
     arrived: dict[int, Filed] = field(default_factory=dict)  # of each row that was accepted
@@ -104,43 +90,13 @@ def added(sums: FoldedMessages | None, more: FoldedMessages) -> FoldedMessages:
     return more if sums is None else sums + more
 
 
-@dataclass(frozen=True, eq=False)
-class Begun:
-    """Clients of a round that train, or will once they are waited for."""
-
-    rows: list[int]  # of the round
-    ids: list[int]
-    broadcast: Payload  # of all of them, or one row for each
-    clients: Sequence[Client]
-    exchanged: Callable[[], tuple[Trained, Made | None]]
-
-
-@dataclass(frozen=True, eq=False)
-class Honest:
-    """Honest messages of some clients of a round, and all that they were made of."""
-
-    rows: list[int]  # of the round
-    ids: list[int]
-    clients: Sequence[Client]
-    trained: tuple[Tensor, list[Any]]
-    updates: Tensor
-    payload: Payload
-    idle: Tensor
-    view: ServerView  # that a rule would be shown of these clients
-    packets: Sequence[Packet] | None = None  # of which the payload was decoded, if it was
-
-    def encoded(self) -> Sequence[Packet]:
-        """Return the packets of the messages, those that came if they came as packets."""
-        return self.payload.encode() if self.packets is None else self.packets
-
-
 def finite(sums: FoldedMessages, part: Honest, squares: bool = False) -> FoldedMessages:
     """Return the sums of the honest messages of a part, without those that are not finite.
 
     An adversary reads messages, not the weights that the server gives them, and their ``squares``
     if it asks for them.
     """
-    read = part.payload
+    read = part.messages
     if not all_finite([sums.total]):
         rows = finite_rows(read.values()).nonzero()[:, 0].cpu()
         read = read.take(rows)
@@ -154,16 +110,14 @@ class Stream:
 
     setup: Setup
     state: RunState
-    step: int
     ids: list[int]
-    broadcast: Payload  # of all clients, or one row for each
     view: ServerView
     sums: Sums
 
     @cached_property
     def attack(self) -> Attack:
         """Attack that is played in this round."""
-        return self.setup.attack(self.step)
+        return self.setup.attack(self.view.step)
 
     @property
     def colludes(self) -> bool:
@@ -178,12 +132,12 @@ class Stream:
     @cached_property
     def tree(self) -> Tree:
         """Weights that all clients receive from a broadcast that is the same for all."""
-        return self.received(self.broadcast)
+        return self.received(self.view.broadcast)
 
     @cached_property
     def learned_nothing(self) -> Tensor:
         """Updates ``(1, d)`` of clients that learned nothing from a broadcast that all received."""
-        return self.idle(self.broadcast)
+        return self.idle(self.view.broadcast)
 
     def idle(self, broadcast: Payload) -> Tensor:
         """Return the updates of clients that learn nothing from a broadcast, a row for each."""
@@ -203,18 +157,19 @@ class Stream:
         size = -(-most // FORGED) if forged else most
         return (list(rows[i : i + size]) for i in range(0, len(rows), size))
 
-    def begin(self, rows: list[int]) -> Begun:
+    def begin(self, rows: list[int]) -> Training:
         """Let the clients of these rows begin to train, if they do it elsewhere."""
         setup = self.setup
         ids = [self.ids[row] for row in rows]
-        broadcast = self.broadcast
+        broadcast = self.view.broadcast
         trees = [self.tree] if len(broadcast) == 1 else []
         if not trees:
             broadcast = broadcast.take(rows or [0])
             trees = [self.received(broadcast.take([row])) for row in range(len(broadcast))]
+        view = self.view.take(torch.tensor(rows, dtype=torch.long)).asked(broadcast=broadcast)
         with span("train"):
-            clients = setup.clients(ids, trees, self.state.memories, self.step)
-            return Begun(rows, ids, broadcast, clients, setup.executor.begin(clients))
+            clients = setup.clients(ids, trees, self.state.memories, view.step)
+            return Training(rows, ids, view, clients, setup.executor.begin(clients))
 
     def ahead(
         self, rows: Sequence[int], remembers: bool = True, forged: bool = False
@@ -225,38 +180,32 @@ class Stream:
         """
         parts = self.parts(rows, forged)
         first = next(parts, None)
-        begun = None if first is None else self.begin(first)
-        while begun is not None:
+        training = None if first is None else self.begin(first)
+        while training is not None:
             following = next(parts, None)
             after = None if following is None else self.begin(following)
-            yield self.honest(begun, remembers)
-            begun = after
+            yield self.honest(training, remembers)
+            training = after
 
-    def honest(self, begun: Begun, remembers: bool = True) -> Honest:
+    def honest(self, training: Training, remembers: bool = True) -> Honest:
         """Return the honest messages of clients that train, once they have.
 
         If it ``remembers``, the state has what the clients remember afterwards.
         """
-        setup = self.setup
         state = self.state
-        rows = begun.rows
-        ids = begun.ids
-        broadcast = begun.broadcast
+        ids = training.ids
         before = {i: state.memories[i] for i in ids if not remembers and i in state.memories}
         with span("train"):
-            trained, made = begun.exchanged()
+            trained, made = training.wait()
         with span("compress"):
-            idle = self.learned_nothing if len(self.broadcast) == 1 else self.idle(broadcast)
-            updates, payload = messages(
-                setup, state, ids, trained, made, idle, broadcast, self.step
-            )
+            alike = len(self.view.broadcast) == 1
+            idle = self.learned_nothing if alike else self.idle(training.view.broadcast)
+            honest = messages(self.setup, state, training, trained, made, idle)
         if not remembers:
             for i in ids:
                 del state.memories[i]
             state.memories.update(before)
-        view = self.view.take(torch.tensor(rows, dtype=torch.long)).asked(broadcast=broadcast)
-        packets = made.packets if made is not None and made.messages is payload else None
-        return Honest(rows, ids, begun.clients, trained, updates, payload, idle, view, packets)
+        return honest
 
     def send(
         self, part: Honest, packets: Sequence[Packet], shown: bool = False
@@ -270,18 +219,18 @@ class Stream:
         sums = self.sums
         with span("wire"):
             checks = setup.scenario.server_checks
-            if packets is part.packets:  # the payload is what they say
-                received, accepted = part.payload.checked(checks)
+            if packets is part.packets:  # the messages are what they say
+                received, accepted = part.messages.checked(checks)
             else:
-                received, accepted = part.payload.receive(packets, checks, setup.shared.device)
+                received, accepted = part.messages.receive(packets, checks, setup.shared.device)
             remember(setup, self.state, part.ids, received, accepted)
         for row, packet, good in zip(part.rows, packets, accepted.tolist(), strict=True):
             sums.bits[row] = packet.bits
             sums.accepted[row] = good
         with span("fold"):
             arrived = FoldedMessages.of(received, part.view.weights[accepted])
-            same = bool(accepted.all()) and identical(received, part.payload)
-            sent = arrived if same else FoldedMessages.of(part.payload, part.view.weights)
+            same = bool(accepted.all()) and identical(received, part.messages)
+            sent = arrived if same else FoldedMessages.of(part.messages, part.view.weights)
             sums.changed |= not same
             if sums.keeps or (shown and self.attack.keeps):
                 self.keep(part, packets, accepted, same)
@@ -290,10 +239,10 @@ class Stream:
             if shown:
                 self.show(part, sent)
         malicious = setup.population.malicious[part.ids]
-        entropy = entropy_bits(part.payload, ~malicious)
+        entropy = entropy_bits(part.messages, ~malicious)
         sums.entropy += [] if entropy is None else [entropy]
         self.state.local_accuracies = local_accuracies(
-            setup, self.state.local_accuracies, part.ids, part.view.broadcast, part.payload
+            setup, self.state.local_accuracies, part.ids, part.view.broadcast, part.messages
         )
         return received, accepted
 
@@ -318,11 +267,11 @@ class Stream:
         seen = finite(sums, part, self.attack.reads_squares)
         self.sums.seen = added(self.sums.seen, seen)
         if self.attack.keeps:
-            good = finite_rows(part.payload.values()).tolist()
+            good = finite_rows(part.messages.values()).tolist()
             rows = [row for row, is_finite in zip(part.rows, good, strict=True) if is_finite]
             self.sums.shown += [self.sums.meant[row] for row in rows]
 
-    def read(
+    def for_rule(
         self, sums: FoldedMessages, packets: dict[int, Filed]
     ) -> FoldedMessages | KeptMessages:
         """Return what the rule reads: the sums, or the packets in the order of their rows."""
@@ -349,151 +298,85 @@ class Stream:
             if stands_in:
                 if self.attack.keeps:
                     self.keep_honest(part)
-                self.show(part, FoldedMessages.of(part.payload, part.view.weights))
+                self.show(part, FoldedMessages.of(part.messages, part.view.weights))
             if asks:
                 more = (part.updates - part.idle).sum(dim=0, dtype=torch.float64)
                 learned = more if learned is None else learned + more
         return None if learned is None else learned / len(rows)
 
-    def look(self, owned: OwnedRows, place: Part) -> Part:
+    def look(self, owned: OwnedRows, streamed: Streamed) -> Streamed:
         """Return what the adversary's clients share in a round, once it has looked at it."""
         sums = self.sums
         assert sums.seen is not None
         if self.attack.keeps:
             at_once = self.setup.at_once or len(self.ids)
             kept = KeptMessages(sums.seen.form, sums.shown, at_once)
-            place = dataclasses.replace(place, kept=kept)
-        received = self.broadcast.take([int(owned.rows[0]) % len(self.broadcast)])
-        place = dataclasses.replace(place, heard=(owned.ids[0], received))
-        nobody = self.context(self.honest(self.begin([])), owned.part([]), place)
-        looked, notes = look(self.attack, nobody, self.state.adversary)
+            streamed = dataclasses.replace(streamed, kept=kept)
+        broadcast = self.view.broadcast
+        received = broadcast.take([int(owned.rows[0]) % len(broadcast)])
+        streamed = dataclasses.replace(streamed, heard=(owned.ids[0], received))
+        nobody = self.honest(self.begin([]))
+        context = attack_context(self.setup, self.state, nobody, owned.part([]), streamed)
+        looked, notes = look(self.attack, context, self.state.adversary)
         sums.notes |= notes
-        return dataclasses.replace(place, looked=looked)
+        return dataclasses.replace(streamed, looked=looked)
 
-    def context(self, part: Honest, owned: OwnedRows, place: Part) -> AttackContext:
-        """Return what a part of the round looks like before the adversary moves."""
-        return attack_context(
-            self.setup,
-            self.state,
-            part.clients,
-            part.trained,
-            part.updates,
-            part.payload,
-            part.idle,
-            owned,
-            part.view,
-            place,
-        )
-
-    def attacked(self, owned: OwnedRows, worked: Counter[str]) -> None:
+    def attacked(self, owned: OwnedRows) -> None:
         """Train the adversary's clients, and send what it makes of their messages."""
+        state = self.state
         attack = self.attack
         device = self.setup.shared.device
         rows = owned.rows.tolist()
         learned = self.read_own(rows)
-        place = Part(len(self.ids), len(rows), 0, self.sums.seen, worked, learned=learned)
+        streamed = Streamed(len(self.ids), len(rows), 0, self.sums.seen, learned=learned)
         if self.looks and rows:
             start = now(device)
-            place = self.look(owned, place)
-            self.state.attack_seconds += now(device) - start
+            streamed = self.look(owned, streamed)
+            state.attack_seconds += now(device) - start
         first = 0
         for part in self.ahead(rows, forged=not attack.idle):
             start = now(device)
             numbers = range(first, first + len(part.rows))
-            place = dataclasses.replace(place, first=first)
-            context = self.context(part, owned.part(numbers), place)
-            forged = threat_model.forge(attack, context, self.state.adversary)
-            self.state.attack_seconds += now(device) - start
-            arrived = self.send(part, forged.among(part.payload))
+            streamed = dataclasses.replace(streamed, first=first)
+            context = attack_context(self.setup, state, part, owned.part(numbers), streamed)
+            forged = threat_model.forge(attack, context, state.adversary)
+            state.attack_seconds += now(device) - start
+            arrived = self.send(part, forged.among(part.messages))
             self.sums.headers.append(compared_headers(context, *arrived))
             self.sums.notes |= forged.fields["notes"]
             self.sums.trace += forged.fields["trace"]
             first += len(part.rows)
 
 
-def play_streamed_round(setup: Setup, state: RunState, step: int) -> Round:
-    """Play one round as `fedbench.run.play_round` does, a few clients at a time.
+def exchange_in_parts(
+    setup: Setup, state: RunState, ids: list[int], owned: OwnedRows, view: ServerView
+) -> Exchange:
+    """Have the clients ``ids`` train and send, as many at a time as fit in memory.
 
     The benign clients come first, then the adversary's, which may have read the others' sums.
     """
-    plugins = setup.plugins
-    with span("broadcast"):
-        asked = setup.sample(step)
-        down, broadcast = send(setup, state.server, asked, step)
-        state.server = ask(plugins.protocol, "heard", object, state.server, asked)
-        ids, broadcast = participants(setup, asked, broadcast, step)
-    malicious = setup.population.malicious[ids]
-    owned = setup.owned(ids, step)
-    view = setup.view(ids, broadcast, step, state.memories)
     sums = Sums(len(ids), not needs_sums(setup))
-    stream = Stream(setup, state, step, ids, broadcast, view, sums)
+    stream = Stream(setup, state, ids, view, sums)
+    benign = ~setup.population.malicious[ids]
     shown = threat_model.needs(stream.attack).tier == "all"
-    stream.benign((~malicious).nonzero()[:, 0].tolist(), shown)
-    worked: Counter[str] = Counter()
+    stream.benign(benign.nonzero()[:, 0].tolist(), shown)
     with span("attack"):
-        stream.attacked(owned, worked)
-        alike = heard_by_all(setup, state.server, ids, range(len(broadcast)))
+        stream.attacked(owned)
+        alike = heard_by_all(setup, state.server, ids, view.broadcast)
         state.last_broadcast = stream.tree if alike else None
     if sums.received is None or sums.honest is None:  # nobody came
-        form = FoldedMessages.none(stream.honest(stream.begin([])).payload)
+        form = FoldedMessages.none(stream.honest(stream.begin([])).messages)
         sums.received = form
         sums.honest = form
-    accepted = sums.accepted
-    with span("defend"):
-        view = view.take(accepted)
-        ready = ask(plugins.defense, "ready", bool, view.copied())
-        aggregate = None
-        achieved: dict[str, Any] = {}
-        if ready:
-            before = state.defense
-            read = stream.read(sums.received, sums.arrived)
-            answer = setup.executor.aggregate
-            aggregate = defend(plugins.defense, read, state, view, bool(len(owned)), answer)
-            if len(owned):
-                meant = stream.read(sums.honest, sums.meant)
-                achieved = folded_effect(setup, before, sums, meant, stream.view, aggregate)
-            achieved |= detection(view.findings, aggregate, setup.hostile(ids, step)[accepted])
-    with span("server step"):
-        step_server(setup, state, sums.received, aggregate, view)
-    spend(setup, state.ledger, ids, ~setup.noncompliant(ids))
-    with span("evaluate"):
-        if is_evaluated(setup.scenario, step):
-            state.score = evaluate(setup, state.server, step, state.learned)
-            achieved |= evaluated(setup, state)
-    own = state.local_accuracies
-    return Round(
-        step=step,
-        clients=ids,
-        dropped=len(asked) - len(ids),
-        skipped=not ready,
-        entropy_bits=sum(sums.entropy) if sums.entropy else None,
-        local_accuracy=statistics.fmean(own.values()) if own else None,
-        notes=sums.notes,
-        trace=sums.trace,
-        **achieved,
-        **traffic(setup, sums.bits, down, len(asked), accepted, malicious),
+    arrivals = Arrivals(
+        accepted=sums.accepted,
+        received=sums.received,
+        honest=sums.honest,
+        for_rule=stream.for_rule(sums.received, sums.arrived),
+        for_rule_if_honest=stream.for_rule(sums.honest, sums.meant),
+        changed=sums.changed,
+        headers=merged(sums.headers),
     )
-
-
-def folded_effect(
-    setup: Setup,
-    state: Any,
-    sums: Sums,
-    honest: FoldedMessages | KeptMessages,
-    view: ServerView,
-    aggregate: Tensor,
-) -> dict[str, Any]:
-    """Measure what `fedbench.adversary.metrics.effect` does, of sums.
-
-    ``state`` is the rule's before its ``aggregate (k,)``, ``view`` that of all clients that came,
-    and ``honest`` what the rule would have read of them.
-    """
-    assert sums.honest is not None
-    assert sums.received is not None
-    headers = {"headers": merged(sums.headers)}
-    if not sums.changed and all_finite([aggregate]):
-        return NO_EFFECT | headers
-    clean = clean_answer(setup.plugins.defense, honest, state, view, setup.executor.aggregate)
-    sent_mean = sums.received.mean(weighted=True)
-    honest_mean = sums.honest.mean(weighted=True)
-    return gains(aggregate, clean, sent_mean, honest_mean) | headers
+    entropy = sum(sums.entropy) if sums.entropy else None
+    fields = {"notes": sums.notes, "trace": sums.trace, "entropy_bits": entropy}
+    return Exchange(arrivals, [], sums.bits, fields)

@@ -77,7 +77,9 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     """
     drawn = maps(rows)
     order = attacks(rows)
-    names = {rule: wrap(rule, NAMES, 8.5, most=2) for each in drawn for rule in each.defenses}
+    names = {
+        defense: wrap(defense, NAMES, 8.5, most=2) for each in drawn for defense in each.defenses
+    }
     letters = max(len(line) for lines in names.values() for line in lines)
     inches = 0.56 * 8.5 / 72 * letters + 2 * MARGIN + 0.3  # of everything beside the columns
     room = int((view.width - inches) / COLUMN - 1.25) if view.width else len(order)
@@ -146,11 +148,11 @@ def _draw(
     title = wrap(drawn.name, COLUMN * len(heads), 9.5, most=1)[0]
     axes.set_title(title, fontsize=9.5, y=1.0)
     lanes = [y + 0.5 for y in range(len(drawn.defenses))]
-    axes.set_yticks(lanes, ["\n".join(names[rule]) for rule in drawn.defenses])
+    axes.set_yticks(lanes, ["\n".join(names[defense]) for defense in drawn.defenses])
     axes.tick_params(labelbottom=False, labeltop=False)
-    for y, rule in enumerate(drawn.defenses):
+    for y, defense in enumerate(drawn.defenses):
         for i, head in enumerate(heads):
-            row = drawn.at(rule, head)
+            row = drawn.at(defense, head)
             x = _x(i, len(heads))
             tile: dict[str, Any] = {"facecolor": MISSING, "hatch": "////"}
             look: dict[str, Any] = {"color": FAINT, "fontsize": 7}

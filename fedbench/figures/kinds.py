@@ -188,7 +188,7 @@ def _heatmap(rows: Sequence[Row], options: ConsoleOptions, view: View) -> Iterat
     heads = [*order, WORST_CASE]
     longest = max(len(piece) for attack in heads for piece in _pieces(attack))
     column = min(max(longest, NARROWEST), WIDEST)
-    names = min(max(len(rule) for each in drawn for rule in each.defenses), FIRST)
+    names = min(max(len(defense) for each in drawn for defense in each.defenses), FIRST)
     abreast = max((options.max_width - names) // (column + 1), 1)
     for each in drawn:
         heads = [*heatmap.chosen(each, order, view, len(order)), WORST_CASE]
@@ -207,9 +207,9 @@ def _map(
     for attack in heads:
         head = cell(" ".join(_pieces(attack)), options)
         table.add_column(head, justify="right", width=column, overflow="fold")
-    for rule in drawn.defenses:
-        shares = [_share(drawn.at(rule, head), options, head != WORST_CASE) for head in heads]
-        table.add_row(cell(rule.replace(",", ", "), options), *shares)
+    for defense in drawn.defenses:
+        shares = [_share(drawn.at(defense, head), options, head != WORST_CASE) for head in heads]
+        table.add_row(cell(defense.replace(",", ", "), options), *shares)
     return table
 
 

@@ -32,7 +32,8 @@ from fedbench.functional.signatures import (
     fields_of,
     python_name,
 )
-from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings
+from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, joined
+from fedbench.payload.packets import Packet
 
 PLAIN = (FloatVectors, BinaryMasks, Rankings)  # alphabets that are plain rows
 HONEST = Argument("honest", "Rows", "Rows of the benign clients, in any of the forms.")
@@ -158,18 +159,19 @@ def craft(label: str, instance: Attack, honest: Rows, given: dict[str, Any]) -> 
     notes = given.get("notes")
     if notes is not None:
         notes.update(forged.fields["notes"])
-    if not forged.replaced:  # it leaves the messages as they are
-        sent = payload.take(list(range(b, b + m)))
-    else:
-        packets = [forged.replaced[row] for row in range(b, b + m)]
-        try:
-            rows = [type(payload).decode_row(packet, payload.spec) for packet in packets]
-        except IllegalPayloadError as error:
-            raise ConfigError(f"{label} has no rows: {BYTES}; play it in a run") from error
-        sent = payload.take([0] * m)
-        for i, row in enumerate(rows):
-            sent = sent.put([i], row)
+    sent = payload.take(list(range(b, b + m)))
+    if forged.replaced:  # it does not leave the messages as they are
+        sent = _decoded(label, [forged.replaced[row] for row in range(b, b + m)], sent)
     return form.rows(forms.symbols(sent), [i % b for i in range(m)])
+
+
+def _decoded(label: str, packets: Sequence[Packet], form: Payload) -> Payload:
+    """Return the messages of packets, of this form; `ConfigError` where bytes are no message."""
+    try:
+        rows = [type(form).decode_row(packet, form.spec) for packet in packets]
+    except IllegalPayloadError as error:
+        raise ConfigError(f"{label} has no rows: {BYTES}; play it in a run") from error
+    return joined(rows)
 
 
 @cache

@@ -174,8 +174,8 @@ class Codec:
         try:
             payload = protocol.sends.decode_row(Packet.raw(bytes(data)), spec)
         except IllegalPayloadError as error:
-            rule = f"a message of {len(like)} floats"
-            raise ConfigError(f"{label}(data) must be {rule}: {error}") from error
+            requirement = f"a message of {len(like)} floats"
+            raise ConfigError(f"{label}(data) must be {requirement}: {error}") from error
         return form.row(payload.values()[0].to(like))
 
     def _protocol(self, label: str, values: dict[str, Any]) -> Protocol[Any]:
@@ -193,8 +193,8 @@ class Codec:
         """Return the memory of a sender; `ConfigError` if one is needed and none was given."""
         start = protocol.memory(shared)
         if not start:
-            rule = "left out of a codec that does not remember"
-            require(f"{label}(memory=)", memory, memory is None, rule)
+            requirement = "left out of a codec that does not remember"
+            require(f"{label}(memory=)", memory, memory is None, requirement)
             return {}
         if memory is None:
             raise ConfigError(

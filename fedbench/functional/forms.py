@@ -133,9 +133,9 @@ def tensor_of(subject: str, x: object) -> Tensor:
     else:
         legal = isinstance(x, np.ndarray) and x.dtype.kind in "fiub"
         legal = legal and not isinstance(x, np.ma.MaskedArray)  # what lies under a mask is no row
-        rule = "tensors or NumPy arrays of numbers, vectors or state dicts of them"
+        requirement = "tensors or NumPy arrays of numbers, vectors or state dicts of them"
         if not legal:
-            raise ConfigError(f"{subject} must be {rule}, got {shown(x)}")
+            raise ConfigError(f"{subject} must be {requirement}, got {shown(x)}")
         assert isinstance(x, np.ndarray)
         native = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("="))
         plain = native if native.flags.writeable else native.copy()
@@ -157,14 +157,15 @@ def read(subject: str, rows: object) -> tuple[Tensor, Form]:
     if isinstance(rows, Tensor | np.ndarray):
         x = tensor_of(subject, rows)
         shape = tuple(x.shape)
-        rule = "(n, d) with a row for each client"
-        require(f"{subject}.shape", shape, x.ndim >= 2, f"{rule}; a list of vectors will do, too")
-        require(f"{subject}.shape", shape, min(shape) >= 1, rule)
+        requirement = "(n, d) with a row for each client"
+        subject = f"{subject}.shape"
+        require(subject, shape, x.ndim >= 2, f"{requirement}; a list of vectors will do, too")
+        require(subject, shape, min(shape) >= 1, requirement)
         form = Form({WHOLE: Entry.of(rows, x[0])}, True, False, {})
         return _computable(x.flatten(1)), form
     if not isinstance(rows, Sequence) or isinstance(rows, str | bytes) or not len(rows):
-        rule = "a tensor or array (n, d), or a list of vectors or of state dicts, one at least"
-        raise ConfigError(f"{subject} must be {rule}, got {shown(rows)}")
+        requirement = "a tensor or array (n, d), or a list of vectors or of state dicts"
+        raise ConfigError(f"{subject} must be {requirement}, one at least, got {shown(rows)}")
     columns = [_entries(f"{subject}[{i}]", row) for i, row in enumerate(rows)]
     first = columns[0]
     entries = {name: Entry.of(x, tensor) for name, (x, tensor) in first.items()}

@@ -139,8 +139,8 @@ def aggregate(label: str, instance: Defense[Any], rows: Rows, given: dict[str, A
     view = _view(label, instance, payload, form, given)
     needed = ask(instance, "rows_needed", int)
     f = getattr(instance, "f", None)
-    rule = f"n >= {needed} rows" + (f" for f = {f}, or a lower f," if f else "")
-    _require_rows(label, len(payload) >= needed, rule, payload)
+    requirement = f"n >= {needed} rows" + (f" for f = {f}, or a lower f" if f else "")
+    _require_rows(label, len(payload) >= needed, requirement, payload)
     most = ask(instance, "most_rows", (int, type(None)))
     _require_rows(label, most is None or len(payload) <= most, f"n <= {most} rows", payload)
     state = given.get("state")
@@ -212,8 +212,8 @@ def _named(kind: str, plugin: str | type[Any]) -> tuple[str, Any]:
     contract = Defense if kind == "defense" else Prefilter
     good = isinstance(plugin, type) and issubclass(plugin, contract)
     good = good and dataclasses.is_dataclass(plugin)
-    rule = f"an installed name, or a dataclass that inherits {contract.__name__}"
-    require(kind, plugin, good, rule)
+    requirement = f"an installed name, or a dataclass that inherits {contract.__name__}"
+    require(kind, plugin, good, requirement)
     return plugin.__name__, plugin
 
 
@@ -236,9 +236,9 @@ def _messages(label: str, instance: Stage, rows: Rows) -> tuple[Payload, Form]:
     return payload, form
 
 
-def _require_rows(label: str, holds: bool, rule: str, payload: Payload) -> None:
+def _require_rows(label: str, holds: bool, requirement: str, payload: Payload) -> None:
     if not holds:
-        raise ConfigError(f"{label} must have {rule} got {len(payload)}".replace("s got", "s, got"))
+        raise ConfigError(f"{label} must have {requirement}, got {len(payload)}")
 
 
 def _rows_needed(instance: Prefilter) -> int:

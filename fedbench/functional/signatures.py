@@ -126,7 +126,7 @@ def described(
     arguments: Sequence[Argument],
     returns: tuple[Any, str],
     more: str = "",
-    text: str = "",
+    text: str | None = None,
 ) -> Callable[..., Any]:
     """Give a function the name, the signature and the docstring that its plug-in determines."""
     annotation, meaning = returns
@@ -148,10 +148,10 @@ def docstring(
     arguments: Sequence[Argument],
     returns: str,
     more: str = "",
-    own: str = "",
+    text: str | None = None,
 ) -> str:
-    """Return the docstring of a function: the plug-in's own or ``told``, with all arguments."""
-    text = own or inspect.getdoc(cls) or f"Call the plug-in {cls.__name__}."
+    """Return the docstring of a function: the plug-in's own or ``text``, with all arguments."""
+    text = text or inspect.getdoc(cls) or f"Call the plug-in {cls.__name__}."
     parts = _SECTION.split(text)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
     paragraphs = [parts[0].strip(), *([_wrapped(more)] if more else [])]

@@ -170,10 +170,10 @@ class Guest:
     def on_gradient(self, number: int, tree: Any, x: Tensor, y: Tensor, key: Key) -> Any:
         return self.value(number)(tree, x, y, key)
 
-    def on_craft(self, view: AttackView, rule: str | None, memory: int | None) -> dict[str, Any]:
-        """Call `Attack.craft`; ``rule`` is the text of the rule that it may query."""
+    def on_craft(self, view: AttackView, defense: str | None, memory: int | None) -> dict[str, Any]:
+        """Call `Attack.craft`; ``defense`` is the text of the rule that it may query."""
         form = view.own
-        view = self.answered(view, rule)
+        view = self.answered(view, defense)
         oracle = view.defense
         sent, later = self.plugin.craft(view, self.value(memory))
         if isinstance(sent, Payload):
@@ -186,10 +186,10 @@ class Guest:
             "queries": oracle.queries if oracle else 0,  # closed forms are counted, too
         }
 
-    def on_learn(self, view: AttackView, rule: str | None, learned: Tensor | None) -> Any:
-        return self.plugin.learn(self.answered(view, rule), learned)
+    def on_learn(self, view: AttackView, defense: str | None, learned: Tensor | None) -> Any:
+        return self.plugin.learn(self.answered(view, defense), learned)
 
-    def answered(self, view: AttackView, rule: str | None) -> AttackView:
+    def answered(self, view: AttackView, defense: str | None) -> AttackView:
         """Return the view with functions that the parent answers."""
         form = view.own
 
@@ -197,7 +197,7 @@ class Guest:
             require_same_form(form, sent)
             return self.ask("rule", sent, draw)
 
-        oracle = None if rule is None else Oracle(registry.load("defense", rule), ask_rule)
+        oracle = None if defense is None else Oracle(registry.load("defense", defense), ask_rule)
         compress = partial(self.ask, "compress")
         lab = view.rehearsal
         if lab is not None:

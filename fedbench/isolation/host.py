@@ -136,11 +136,11 @@ class Child:
             ) from None
         return message
 
-    def checked(self, hook: str, value: Any, kind: Kinds, rule: str) -> Any:
+    def checked(self, hook: str, value: Any, kind: Kinds, requirement: str) -> Any:
         """Return the value of an answer if it is of this kind, else raise `FedbenchError`."""
         if not isinstance(value, kind):
             got = type(value).__name__
-            raise FedbenchError(f"{self.what} must return {rule} from {hook}, got {got}")
+            raise FedbenchError(f"{self.what} must return {requirement} from {hook}, got {got}")
         return value
 
     def fields(self, hook: str, value: Any, kinds: Mapping[str, Kinds]) -> dict[str, Any]:

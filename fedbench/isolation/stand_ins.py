@@ -142,8 +142,8 @@ class IsolatedAttack(StandIn, Attack):
         return "learn" in self.described["hooks"]
 
     def learn(self, view: AttackView, learned: Tensor | None) -> Tensor | None:
-        shown, rule, answers = self._shown(view)
-        answer = self.child.call("learn", shown, rule, learned, form=view.own, answers=answers)
+        shown, defense, answers = self._shown(view)
+        answer = self.child.call("learn", shown, defense, learned, form=view.own, answers=answers)
         result: Tensor = self.child.checked("learn", answer, Tensor, "a tensor")
         return result.to(view.updates.device)
 
@@ -160,9 +160,9 @@ class IsolatedAttack(StandIn, Attack):
         return images.to(xs.device), int(label)
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload | list[bytes], Any]:
-        shown, rule, answers = self._shown(view)
+        shown, defense, answers = self._shown(view)
         number = memory.number if isinstance(memory, Kept) else None
-        answer = self.child.call("craft", shown, rule, number, form=view.own, answers=answers)
+        answer = self.child.call("craft", shown, defense, number, form=view.own, answers=answers)
         fields = self.child.fields("craft", answer, CRAFTED)
         view.notes.update(fields["notes"])
         view.trace.extend(fields["trace"])
@@ -171,14 +171,14 @@ class IsolatedAttack(StandIn, Attack):
         return fields["sent"], self.keeping(fields["memory"])
 
     def _shown(self, view: AttackView) -> tuple[AttackView, str | None, dict[str, Any]]:
-        """Return the view without its functions, the rule's text, and the functions by name."""
+        """Return the view without its functions, the defense's text, and the functions by name."""
         device = view.updates.device
         answers: dict[str, Callable[..., Any]] = {"compress": lambda x: view.compress(x.to(device))}
-        rule = None
+        defense = None
         if view.defense is not None:
             assert isinstance(view.defense.rule, StandIn)  # both are isolated, or none is
             answers["rule"] = view.defense
-            rule = view.defense.rule.text
+            defense = view.defense.rule.text
         lab = view.rehearsal
         if lab is not None:
             here = partial(on_device, device=device)
@@ -191,7 +191,7 @@ class IsolatedAttack(StandIn, Attack):
         shown = dataclasses.replace(
             view, compress=unanswered, defense=None, rehearsal=lab, notes={}, trace=[]
         )
-        return shown, rule, answers
+        return shown, defense, answers
 
 
 class IsolatedDefense(StandIn, Defense[Any]):
@@ -213,9 +213,9 @@ class IsolatedDefense(StandIn, Defense[Any]):
     def _ask(self, hook: str, *arguments: object) -> Any:
         return self.child.call(hook, *arguments, apart=self._is_apart)
 
-    def _tensor(self, hook: str, argument: object, rule: str) -> Tensor | None:
+    def _tensor(self, hook: str, argument: object, requirement: str) -> Tensor | None:
         answer = self._ask(hook, argument)
-        tensor: Tensor | None = self.child.checked(hook, answer, (Tensor, NOTHING), rule)
+        tensor: Tensor | None = self.child.checked(hook, answer, (Tensor, NOTHING), requirement)
         return tensor
 
     def traits(self) -> Traits:

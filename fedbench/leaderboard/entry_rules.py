@@ -186,9 +186,9 @@ def _playable(case: Case, attack: str) -> Iterator[str]:
 
 def one_system(case: Case) -> Iterator[str]:
     """Require runs that differ in attack and seed only, and a server without an oracle."""
-    for rule in sorted({r.scenario.defense for r in case.records}):
-        if knows_the_truth(rule):
-            yield f"no server knows who is malicious, got --defense {rule}"
+    for defense in sorted({r.scenario.defense for r in case.records}):
+        if knows_the_truth(defense):
+            yield f"no server knows who is malicious, got --defense {defense}"
     hashes: dict[str, set[str]] = {}
     played = [source for r in case.records for source in r.sources]
     for module in sorted({source.module for source in played if not source.package}):
@@ -207,12 +207,12 @@ def one_system(case: Case) -> Iterator[str]:
         yield "all records must have a price, or none of them"
 
 
-def knows_the_truth(rule: str) -> bool:
+def knows_the_truth(defense: str) -> bool:
     """Tell if a rule is an oracle: by its name, or by what it declares where it is installed."""
-    if "oracle" in split(rule)[0].split("+"):
+    if "oracle" in split(defense)[0].split("+"):
         return True
     with suppress(FedbenchError):
-        return bool(ask(registry.load("defense", rule), "traits", Traits).oracle)
+        return bool(ask(registry.load("defense", defense), "traits", Traits).oracle)
     return False
 
 

@@ -126,9 +126,9 @@ def shared(by_name: Mapping[str, Season]) -> dict[str, list[str]]:
     Whoever could add a season to that of an entry would choose the seeds of its ranking stage.
     """
     every = Counter(entry for season in by_name.values() for entry in season.frozen)
-    rule = "an entry must be frozen in one season"
+    requirement = "an entry must be frozen in one season"
     several = {
-        name: [f"{rule}, got {entry} in two" for entry in season.frozen if every[entry] > 1]
+        name: [f"{requirement}, got {entry} in two" for entry in season.frozen if every[entry] > 1]
         for name, season in by_name.items()
     }
     return {name: texts for name, texts in several.items() if texts}

@@ -61,8 +61,8 @@ class ModuleModel(Model):
         name = type(self).__name__
         makes = type(self).make is not ModuleModel.make
         fits = makes or isinstance(self.module, nn.Module) or callable(self.module)
-        rule = "a torch.nn.Module or a function that returns one"
-        require(f"{name}.module", self.module, fits, rule)
+        requirement = "a torch.nn.Module or a function that returns one"
+        require(f"{name}.module", self.module, fits, requirement)
         require(f"{name}.init", self.init, self.init in ("given", "fresh"), "given or fresh")
         listed = not isinstance(self.weights, str)
         require(f"{name}.weights", self.weights, listed, "a tuple of names or patterns")

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from fedbench.core.choices import Checks
-from fedbench.core.copies import fetched, sent, stacked_on
+from fedbench.core.copies import copied_to, fetched, stacked_on
 from fedbench.core.devices import accelerated
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.threads import each
 from fedbench.core.tiling import finite_rows
-from fedbench.payload.packets import Packet, Part, join
+from fedbench.payload.packets import BitString, Packet, join
 
 Spec = dict[str, Any]  # the public form of a message: what both ends know before it is sent
 
@@ -69,7 +69,7 @@ class Payload(ABC):
         index = torch.as_tensor(rows, dtype=torch.long)
         index = torch.where(index < 0, index + len(self), index)
         tensors = self._tensors().items()
-        taken = {name: x.index_select(0, sent(index, x.device)) for name, x in tensors}
+        taken = {name: x.index_select(0, copied_to(index, x.device)) for name, x in tensors}
         return dataclasses.replace(self, **taken)
 
     def put(self, rows: Tensor | Sequence[int], other: Self) -> Self:
@@ -144,8 +144,8 @@ class Payload(ABC):
         """Return the tensors that are sent, by the names of their fields."""
         return self._tensors()
 
-    def parts(self) -> list[Part]:
-        """Return the parts of the one message, which is on the CPU, in their order on the wire."""
+    def parts(self) -> list[BitString]:
+        """Return the one message, which is on the CPU, as bit strings in the order of the wire."""
         raise NotImplementedError
 
     def encode(self) -> list[Packet]:
@@ -231,7 +231,7 @@ def joined(payloads: Sequence[Payload]) -> Payload:
     if not others:
         return first
     stacked = {
-        name: torch.cat([x, *(sent(other._tensors()[name], x.device) for other in others)])
+        name: torch.cat([x, *(copied_to(other._tensors()[name], x.device) for other in others)])
         for name, x in first._tensors().items()
     }
     return dataclasses.replace(first, **stacked)

@@ -14,7 +14,7 @@ from fedbench.core.tiling import row_sums
 from fedbench.payload import packets as wire
 from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.packed_rows import PackedBits
-from fedbench.payload.packets import Packet, Part
+from fedbench.payload.packets import BitString, Packet
 
 Noise = Literal["uniform", "gaussian", "bernoulli"]
 
@@ -105,7 +105,7 @@ class ScaledSigns(PackedBits):
         positive = (values[:, :d] >= 0) | still
         return dataclasses.replace(self, positive=positive, rest=values[:, d:].to(torch.float32))
 
-    def parts_around(self, packed: list[Part]) -> list[Part]:
+    def parts_around(self, packed: list[BitString]) -> list[BitString]:
         return [wire.number_bytes(self.scales), wire.number_bytes(self.rest), *packed]
 
     @classmethod
@@ -180,7 +180,7 @@ class BinaryMasks(PackedBits):
         """Return ``d H2(share of ones)`` bits, and 32 per float."""
         return mask_entropy(self.mask) + 32 * self.rest.shape[1]
 
-    def parts_around(self, packed: list[Part]) -> list[Part]:
+    def parts_around(self, packed: list[BitString]) -> list[BitString]:
         (mask,) = packed
         return [wire.number_bytes(self.rest), wire.code_packed(mask)]
 
@@ -282,7 +282,7 @@ class NoiseMasks(PackedBits):
         """Return ``d H2(share of ones)`` bits, 32 per float, and the seed."""
         return mask_entropy(self.mask) + 32 * self.rest.shape[1] + 64
 
-    def parts_around(self, packed: list[Part]) -> list[Part]:
+    def parts_around(self, packed: list[BitString]) -> list[BitString]:
         (mask,) = packed
         floats = wire.number_bytes(self.rest)
         return [wire.number_bytes(self.seeds), floats, wire.code_packed(mask)]

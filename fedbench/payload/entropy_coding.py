@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbench.core.errors import IllegalPayloadError
-from fedbench.payload.packets import Bytes, Part, range_coded, range_decoded
+from fedbench.payload.packets import BitString, Bytes, range_coded, range_decoded
 
 Integers = npt.NDArray[np.int64]
 
@@ -44,7 +44,7 @@ def omega(x: Integers) -> tuple[Integers, Integers]:
     return code, bits
 
 
-def code_elias(x: npt.NDArray[np.integer]) -> Part:
+def code_elias(x: npt.NDArray[np.integer]) -> BitString:
     """Return in 32 bits how many of ``x`` are not 0, then gap, sign and magnitude of those.
 
     The gap is the distance to the one before, of the first that to the position before all; gaps
@@ -91,7 +91,7 @@ def decode_elias(data: Bytes, count: int, top: int) -> Integers:
     return x
 
 
-def code_entropy(x: npt.NDArray[np.integer], top: int) -> Part:
+def code_entropy(x: npt.NDArray[np.integer], top: int) -> BitString:
     """Return the histogram of integers of magnitude ``top`` or less, then range-coded words.
 
     The histogram is itself a vector with many zeros, and `code_elias` codes it: a few bytes for

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.entropy_coding import code_entropy, decode_entropy
-from fedbench.payload.packets import Bytes, Packet, Part, cut, floats_of, number_bytes
+from fedbench.payload.packets import BitString, Bytes, Packet, cut, floats_of, number_bytes
 
 Patterns = npt.NDArray[np.int32]  # bits of floats
 Places = npt.NDArray[np.int64]
@@ -49,7 +49,7 @@ class FewValues(Payload):
     def nearest(self, values: Tensor) -> Self:
         return type(self)(values.to(torch.float32), self.coded)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BitString]:
         return list(_coded(self.x[0], self.coded))
 
     @classmethod
@@ -85,7 +85,7 @@ def _looked_up(table: Patterns, words: Bytes, count: int) -> Patterns:
     return table[places]
 
 
-def _coded(row: Tensor, coded: int) -> tuple[Part, Part, Part, Part]:
+def _coded(row: Tensor, coded: int) -> tuple[BitString, BitString, BitString, BitString]:
     """Return the number of values, the table, the other floats and the places of ``row (d,)``."""
     patterns = np.ascontiguousarray(row[:coded].numpy()).view(np.int32)  # 0.0 is not -0.0
     table, places = _tabled(patterns)
@@ -111,5 +111,5 @@ def _tabled(patterns: Patterns) -> tuple[Patterns, Places]:
     return table, places
 
 
-def _number(count: int) -> Part:
+def _number(count: int) -> BitString:
     return np.frombuffer(count.to_bytes(2, "little"), dtype=np.uint8), 16

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.core.copies import fetched, sent, staging
+from fedbench.core.copies import copied_to, fetched, staging
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.packets import Packet, Part, floats_of, number_bytes, split
+from fedbench.payload.packets import BitString, Packet, floats_of, number_bytes, split
 
 Half = Literal["fp16", "bf16"]
 DTYPES: dict[Half, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -54,7 +54,7 @@ class FloatVectors(Payload):
         x = staging(torch.Size((len(rows), d)), torch.float32, torch.device(device))
         for row, data in zip(x.numpy(), rows, strict=True):
             row[:] = np.frombuffer(data, dtype="<f4")
-        return cls(sent(x, device)), right
+        return cls(copied_to(x, device)), right
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
@@ -143,7 +143,7 @@ class MixtureVectors(Payload):
         rows = torch.arange(len(values), device=values.device)
         return type(self)(r, blocks[rows, r.argmax(dim=1)].to(torch.float32))
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BitString]:
         return [number_bytes(self.r), number_bytes(self.x)]
 
     @classmethod

@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.tiling import column_sums, tiles
 from fedbench.payload.base import Payload
 from fedbench.payload.bits import BinaryMasks, bits_of, has_bits_alone
@@ -48,7 +48,7 @@ class FoldedMessages:
             return cls(form, len(messages), total, float(len(messages)))
         x = messages.values()
         total = column_sums(x, torch.float64)
-        weighted = None if alike else sent(weights, x.device) @ x.to(torch.float64)
+        weighted = None if alike else copied_to(weights, x.device) @ x.to(torch.float64)
         return cls(form, len(messages), total, float(weights.sum()), weighted)
 
     @classmethod

@@ -15,7 +15,7 @@ from fedbench.core.devices import accelerated
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.entropy_coding import code_elias, code_entropy, decode_elias, decode_entropy
-from fedbench.payload.packets import Packet, Part, cut, floats_of, number_bytes
+from fedbench.payload.packets import BitString, Packet, cut, floats_of, number_bytes
 
 Norm = Literal["l2", "max"]
 Code = Literal["elias", "entropy"]
@@ -152,7 +152,7 @@ class Levels(Payload):
         fits = torch.where(self.scales == 0, norms == 0, fits)
         return (fits & (self.scales >= 0)).all(dim=1)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BitString]:
         row = self.levels[0].numpy()
         coded = code_elias(row) if self.code == "elias" else code_entropy(row, self.top)
         return [number_bytes(self.scales), number_bytes(self.rest), coded]

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.core.copies import fetched, sent, staging
+from fedbench.core.copies import copied_to, fetched, staging
 from fedbench.core.devices import accelerated
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.threads import each
 from fedbench.payload.base import Payload, Spec
-from fedbench.payload.packets import Bytes, Packet, Part, join, pack, split
+from fedbench.payload.packets import BitString, Bytes, Packet, join, pack, split
 
 
 def pack_rows(symbols: Tensor, width: int) -> Tensor:
@@ -87,7 +87,7 @@ def stacked_bytes(rows: Sequence[list[Bytes]], device: torch.device) -> Tensor:
     here = staging(torch.Size((len(rows), width)), torch.uint8, device)
     for out, strings in zip(here.numpy(), rows, strict=True):
         np.concatenate(strings, out=out)
-    return sent(here, device)
+    return copied_to(here, device)
 
 
 class PackedRows(Payload):
@@ -99,7 +99,7 @@ class PackedRows(Payload):
         """Return how many symbols follow one another, and the bits of each; one bit by default."""
         return [(getattr(self, self.packed_field).shape[1], 1)]
 
-    def parts_around(self, packed: list[Part]) -> list[Part]:
+    def parts_around(self, packed: list[BitString]) -> list[BitString]:
         """Return the parts of the one message; ``packed`` has a bit string for each of `columns`.
 
         What is not packed is on the CPU; the symbols themselves may be on an accelerator.
@@ -112,7 +112,7 @@ class PackedRows(Payload):
         symbols = torch.split(getattr(self, self.packed_field), list(counts), dim=1)
         return list(zip(symbols, widths, strict=True))
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BitString]:
         return self.parts_around([pack(x[0].numpy(), width) for x, width in self._symbols()])
 
     def encode(self) -> list[Packet]:

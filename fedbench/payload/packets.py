@@ -17,7 +17,7 @@ from torch import Tensor
 from fedbench.core.errors import IllegalPayloadError
 
 Bytes = npt.NDArray[np.uint8]
-Part = tuple[Bytes, int]  # a bit string: its bytes and its number of bits
+BitString = tuple[Bytes, int]  # its bytes and its number of bits
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Packet:
         return cls(data, 8 * len(data))
 
 
-def pack(symbols: npt.NDArray[np.integer | np.bool], width: int) -> Part:
+def pack(symbols: npt.NDArray[np.integer | np.bool], width: int) -> BitString:
     """Return big-endian ``width``-bit symbols, one after the other.
 
     >>> data, bits = pack(np.array([5, 2, 7]), 3)  # 101 010 111
@@ -77,7 +77,7 @@ def unpack(data: Bytes, count: int, width: int) -> npt.NDArray[np.int32]:
     return out.reshape(-1)[:count]
 
 
-def join(parts: Sequence[Part]) -> Packet:
+def join(parts: Sequence[BitString]) -> Packet:
     """Return bit strings one after the other, without padding between them."""
     bits = sum(length for _, length in parts)
     if all(length % 8 == 0 for _, length in parts[:-1]):
@@ -114,7 +114,7 @@ def index_width(count: int) -> int:
     return (count - 1).bit_length()
 
 
-def number_bytes(x: Tensor) -> Part:
+def number_bytes(x: Tensor) -> BitString:
     """Return the row ``(1, p)`` of float32 or int64 as little-endian bytes, and its bits."""
     row = np.ascontiguousarray(x[0].numpy())
     return row.astype(row.dtype.newbyteorder("<"), copy=False).view(np.uint8), 8 * row.nbytes
@@ -172,7 +172,7 @@ def binary_entropy(p: float) -> float:
     return sum(-q * math.log2(q) for q in (p, 1 - p) if q > 0)
 
 
-def code_bits(bits: npt.NDArray[np.bool_]) -> Part:
+def code_bits(bits: npt.NDArray[np.bool_]) -> BitString:
     """Return the code of bits that are not packed yet, see `code_packed`.
 
     >>> code_bits(np.array([1, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0, 0], dtype=np.bool_))[1]  # 32 + 12
@@ -196,7 +196,7 @@ def count_ones(packed: Bytes) -> int:
     return int(words) + int(np.bitwise_count(packed[whole:]).sum())
 
 
-def code_packed(string: Part) -> Part:
+def code_packed(string: BitString) -> BitString:
     """Return how many bits are 1, in 32 bits, then the bits: packed, or a range coder's words.
 
     Nothing but the count is sent where all bits are equal. The bits are packed as they are where a
@@ -258,7 +258,7 @@ def saves_no_word(ones: int, count: int) -> bool:
     return (2 * ones - count) ** 2 <= 44 * count
 
 
-def code_residues(residues: npt.NDArray[np.int32], modulus: int) -> Part:
+def code_residues(residues: npt.NDArray[np.int32], modulus: int) -> BitString:
     """Return the code of numbers in ``[0, modulus)``, each as likely: log2(modulus) bits.
 
     Whole bits if the modulus is a power of two, otherwise a range coder's 32-bit words. The modulus

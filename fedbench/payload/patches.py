@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from fedbench.core.choices import Checks
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload import packets as wire
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.packets import Packet, Part
+from fedbench.payload.packets import BitString, Packet
 from fedbench.payload.sparse import SeededSparse, SparseVectors, chosen
 
 
@@ -37,7 +37,7 @@ class Patch(Payload):
     ) -> tuple[Self, Tensor]:
         """Return the messages that pass, as patches of what is remembered here."""
         received, accepted = super().receive(packets, checks, device)
-        remembered = self.remembered[sent(accepted.nonzero()[:, 0], self.remembered.device)]
+        remembered = self.remembered[copied_to(accepted.nonzero()[:, 0], self.remembered.device)]
         return dataclasses.replace(received, remembered=remembered), accepted
 
     def travelling(self) -> dict[str, Tensor]:
@@ -143,7 +143,7 @@ class CoordinatedPatches(Patch):
             self, entries=entries, rest=values[:, self.d :].to(torch.float32)
         )
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BitString]:
         return [wire.number_bytes(self.entries), wire.number_bytes(self.rest)]
 
     @classmethod

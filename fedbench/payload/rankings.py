@@ -161,8 +161,10 @@ class _EdgeLists(PackedRows):
         number = [bool(check) for check in checks].index(False)
         size = self.sizes[number]
         whole = f"a permutation of 0..{size - 1}"
-        rule = whole if self.counts[number] == size else f"distinct edges below {size}"
-        raise IllegalPayloadError(f"{type(self).__name__}.symbols must be {rule} in this layer")
+        requirement = whole if self.counts[number] == size else f"distinct edges below {size}"
+        raise IllegalPayloadError(
+            f"{type(self).__name__}.symbols must be {requirement} in this layer"
+        )
 
     def values(self) -> Tensor:
         """Return the reputations ``(n, d)``, exact int32."""

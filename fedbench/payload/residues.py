@@ -12,7 +12,7 @@ from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.rng import Key
 from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.bits import BinaryMasks, SignBits, bits_of, has_bits_alone
-from fedbench.payload.packets import Packet, Part, code_residues, decode_residues
+from fedbench.payload.packets import BitString, Packet, code_residues, decode_residues
 
 LARGEST = 2**24  # modulus for which float32 still holds all `values`
 
@@ -62,7 +62,7 @@ class Residues(Payload):
         """Return rows without more heads than coins. Wrapped noise may be anything."""
         return (self.x <= (self.coins or self.modulus)).all(dim=1)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BitString]:
         return [code_residues(self.x[0].numpy(), self.modulus)]
 
     @classmethod

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from fedbench.core.blocks import block_sizes, block_sums, centroids, edges, rotate, spread, unrotate
 from fedbench.core.choices import Checks
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.rng import Key
 from fedbench.payload import packets as wire
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.packets import Packet, Part
+from fedbench.payload.packets import BitString, Packet
 
 _SHORT = 64  # shorter blocks have no coordinates with fewer bits: too few would be left
 
@@ -107,7 +107,7 @@ class RotatedLevels(Payload):
         rows = super().passes(checks)
         if checks == "none":
             return rows
-        roots = sent(torch.tensor(self.sizes), self.scales.device).sqrt()
+        roots = copied_to(torch.tensor(self.sizes), self.scales.device).sqrt()
         outermost = float(centroids(math.ceil(self.bits)).max())
         return rows & torch.isfinite(self.scales * outermost * roots).all(dim=1).cpu()
 
@@ -125,7 +125,7 @@ class RotatedLevels(Payload):
         levels = torch.where(usable, quantized(y / scales, self._widths(), self.bits), 0)
         return dataclasses.replace(self, levels=levels, rest=values[:, d:].to(torch.float32))
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BitString]:
         row = self.levels[0].numpy()
         where = positions(self.sizes, self.bits).items()
         levels = [wire.pack(row[index], width) for width, index in where]
@@ -154,7 +154,7 @@ class RotatedLevels(Payload):
         )
 
     def _widths(self) -> Tensor:
-        return sent(widths(self.sizes, self.bits), self.levels.device)
+        return copied_to(widths(self.sizes, self.bits), self.levels.device)
 
     def _look_up(self, table: Callable[[int], Tensor]) -> Tensor:
         return looked_up(table, self.levels, self._widths(), self.bits)
@@ -168,7 +168,7 @@ def quantized(y: Tensor, wide: Tensor, bits: float) -> Tensor:
     """
     levels = torch.zeros(y.shape, dtype=torch.uint8, device=y.device)
     for width in _used(bits):
-        inner = sent(edges(width), y.device).to(y)
+        inner = copied_to(edges(width), y.device).to(y)
         cells = (y >= inner) if width == 1 else torch.bucketize(y, inner, right=True)
         cells = cells.to(torch.uint8)
         levels = cells if bits == width else torch.where(wide == width, cells, levels)
@@ -179,7 +179,7 @@ def looked_up(table: Callable[[int], Tensor], levels: Tensor, wide: Tensor, bits
     """Return what the ``table`` of its width has for each of ``levels (n, d)``, float32."""
     out = torch.zeros(levels.shape, device=levels.device)
     for width in _used(bits):
-        entries = sent(table(width), levels.device)
+        entries = copied_to(table(width), levels.device)
         if width == 1:
             numbers = levels.to(torch.float32).mul_(entries[1] - entries[0]).add_(entries[0])
         else:

@@ -13,7 +13,7 @@ from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.order_statistics import largest
 from fedbench.payload import packets as wire
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.packets import Packet, Part
+from fedbench.payload.packets import BitString, Packet
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class Scalars(Payload):
             x = torch.where(largest(magnitudes, self.most), x, 0.0)
         return dataclasses.replace(self, x=x)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BitString]:
         if not self.paired:
             return [wire.number_bytes(self.x)]
         row = self.x[0]
@@ -162,7 +162,7 @@ class MissedScalars(Payload):
         x = torch.where(self._travels(), values.to(torch.float32), self.known.scalars().to(self.x))
         return dataclasses.replace(self, x=x)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BitString]:
         row = self.x[0]
         return [wire.number_bytes(row[None, len(row) - int(self.missed[0, 0]) :])]
 

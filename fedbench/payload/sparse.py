@@ -18,7 +18,7 @@ from fedbench.core.rng import Key
 from fedbench.core.scatter import scatter_distinct
 from fedbench.payload import packets as wire
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.packets import Packet, Part
+from fedbench.payload.packets import BitString, Packet
 
 Governor = tuple[int, int, int]  # axis, first gate, coordinates a gate
 Gating = tuple[tuple[tuple[int, ...], tuple[Governor, ...]], ...]  # of layers: shape, governors
@@ -68,7 +68,7 @@ class SparseVectors(Payload):
         entries = x.gather(1, indices).to(torch.float32)
         return dataclasses.replace(self, indices=indices, entries=entries, rest=rest)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BitString]:
         bitmap = np.zeros(self.d, dtype=np.bool_)
         bitmap[self.indices[0].numpy()] = True
         where = wire.code_bits(bitmap) if self.coded else wire.pack(bitmap, 1)
@@ -151,7 +151,7 @@ class SeededSparse(Payload):
         entries = x.gather(1, self.indices()).to(torch.float32)
         return dataclasses.replace(self, entries=entries, rest=rest.to(torch.float32))
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BitString]:
         return [wire.number_bytes(x) for x in (self.seeds, self.entries, self.rest)]
 
     @classmethod
@@ -250,7 +250,7 @@ class PrunedVectors(Payload):
     def headers(self) -> dict[str, Tensor]:
         return {"indices": self.mask}
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BitString]:
         entries = wire.number_bytes(wire.entries_at(self.mask, self.x))
         alive = self.alive.mask(self.mask.shape[1]).numpy()
         coded = wire.code_bits(np.compress(alive, self.mask[0].numpy()))
@@ -342,7 +342,7 @@ class GatedVectors(Payload):
         x = torch.where(governed(gates, self.layers), x, torch.zeros_like(x))
         return type(self)(gates, x, values[:, g + d :].to(torch.float32), self.layers)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[BitString]:
         sent = wire.number_bytes(wire.entries_at(self.is_open(), self.x))
         gates = wire.pack(self.gates[0].numpy(), 1)
         return [sent, wire.number_bytes(self.rest), gates]

@@ -33,8 +33,8 @@ def pinned_version(package: str, asked: str | None) -> str:
     It is a parameter of a plug-in, so that records say it and runs of two versions have two ids.
     """
     here = installed_version(package)
-    rule = f"the installed one, {here}; install {package}=={asked} or leave it out"
-    require(f"{package}:version", asked, asked in (None, here), rule)
+    requirement = f"the installed one, {here}; install {package}=={asked} or leave it out"
+    require(f"{package}:version", asked, asked in (None, here), requirement)
     return here
 
 

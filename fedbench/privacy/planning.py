@@ -45,14 +45,14 @@ class PrivacyPlan:
             option = f"--{name.replace('_', '-')}"
             require(option, value, value >= 1, ">= 1")
             require(option, value, value <= most, f"<= {most}")
-        rule = f"<= --clients = {self.clients}: a sampling rate above 1 means nothing"
-        require("--per-round", self.per_round, self.per_round <= self.clients, rule)
+        requirement = f"<= --clients = {self.clients}: a sampling rate above 1 means nothing"
+        require("--per-round", self.per_round, self.per_round <= self.clients, requirement)
         require_share("--malicious", self.malicious, self.clients)
         asked = self.participations
         legal = asked is None or 1 <= asked <= self.rounds
         require("--participations", asked, legal, f"in 1 .. --rounds = {self.rounds}")
-        rule = f"<= {MOST_SYMBOLS:.0e} over the {self.times} rounds of a client"
-        require("--dim", self.dim, self.dim * self.times <= MOST_SYMBOLS, rule)
+        requirement = f"<= {MOST_SYMBOLS:.0e} over the {self.times} rounds of a client"
+        require("--dim", self.dim, self.dim * self.times <= MOST_SYMBOLS, requirement)
 
     @property
     def times(self) -> int:

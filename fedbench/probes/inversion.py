@@ -123,8 +123,8 @@ def choose_images(setup: Setup) -> Tensor:
     chosen = []
     for i, rows in enumerate(setup.population.train):
         size = len(rows)
-        rule = f"<= the {size} training samples of a client"
-        require("--batch-size", batch, batch <= min(size, classes), f"{rule} and {classes} classes")
+        requirement = f"<= the {size} training samples of a client and {classes} classes"
+        require("--batch-size", batch, batch <= min(size, classes), requirement)
         left = rows[setup.secret.key("images", i).permutation(size).to(rows.device)].tolist()
         for j in range(batch):
             wanted = (i * batch + j) % classes

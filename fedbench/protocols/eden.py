@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedbench.api import Keys, Shared
 from fedbench.core.blocks import block_norms, block_sizes, block_sums, centroids, rotate, spread
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.errors import require
 from fedbench.payload import Payload, RotatedLevels
 from fedbench.payload.rotated_levels import looked_up, quantized, widths
@@ -76,10 +76,10 @@ def rotated(
     ``|y|**2 / <c, y>``, or ``min-mse``, ``<c, y> / |c|**2``. Norms are summed in float64.
     """
     sizes = block_sizes(x.shape[1], block)
-    wide = sent(widths(sizes, bits), x.device)
+    wide = copied_to(widths(sizes, bits), x.device)
     y = rotate(x, seeds, sizes)
     norms = block_norms(y, sizes)
-    roots = sent(torch.tensor(sizes, dtype=torch.float64).sqrt(), x.device)
+    roots = copied_to(torch.tensor(sizes, dtype=torch.float64).sqrt(), x.device)
     y = y * spread((roots / norms).to(y.dtype), sizes)  # mean square 1 in every block
     levels = quantized(y, wide, bits)
     c = looked_up(centroids, levels, wide, bits)

@@ -169,8 +169,8 @@ class DenseWeights(LocalSGD[Any]):
             value = getattr(self, name)
             require(f"{type(self).__name__}.{name}", value, value is None or value > 0, "> 0")
         used = self.server_tau is None or self.server in ("adam", "yogi")
-        rule = "left out unless server is adam or yogi"
-        require(f"{type(self).__name__}.server_tau", self.server_tau, used, rule)
+        requirement = "left out unless server is adam or yogi"
+        require(f"{type(self).__name__}.server_tau", self.server_tau, used, requirement)
 
     @property
     def adds(self) -> bool:

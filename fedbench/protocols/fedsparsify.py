@@ -83,11 +83,11 @@ class FedSparsify(LocalSGD[Pruned]):
     def __post_init__(self) -> None:
         super().__post_init__()
         require("FedSparsify.final", self.final, 0 <= self.final < 1, "in [0, 1)")
-        rule = f"in [0, final = {self.final}]"
-        require("FedSparsify.initial", self.initial, 0 <= self.initial <= self.final, rule)
+        requirement = f"in [0, final = {self.final}]"
+        require("FedSparsify.initial", self.initial, 0 <= self.initial <= self.final, requirement)
         require("FedSparsify.start", self.start, self.start >= 1, ">= 1")
-        rule = f"> start = {self.start}, <= 2**24"  # a float32 counts so far
-        require("FedSparsify.until", self.until, self.start < self.until <= 2**24, rule)
+        requirement = f"> start = {self.start}, <= 2**24"  # a float32 counts so far
+        require("FedSparsify.until", self.until, self.start < self.until <= 2**24, requirement)
         require("FedSparsify.frequency", self.frequency, self.frequency >= 1, ">= 1")
 
     def sparsity(self, t: int) -> Fraction:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedbench.api import DpEvent, Keys, Memories, Messages, Release, Shared
 from fedbench.core.blocks import rotate, unrotate
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -253,8 +253,8 @@ class Skellam(SummedResidues):
         require("Skellam.bits", self.bits, 2 <= self.bits <= 24, "in [2, 24]")
         require("Skellam.beta", self.beta, 0 <= self.beta < 1, "in [0, 1)")
         least = math.log2(self.sigmas**2 * self.clients) / 2
-        rule = f"> {least:.3g}, for so many clients and sigmas"
-        require("Skellam.bits", self.bits, self.bits > least, rule)
+        requirement = f"> {least:.3g}, for so many clients and sigmas"
+        require("Skellam.bits", self.bits, self.bits > least, requirement)
 
     def scale(self, d: int) -> float:
         """Scale ``s`` of the updates before rounding."""
@@ -277,7 +277,7 @@ class Skellam(SummedResidues):
         integers = rounded(scale * x, longest, keys)
         for row, key in zip(integers, keys, strict=True):
             noise = skellam(key.fold("privacy", "noise").numpy(), self.variance(d) / 2, d)
-            row += sent(torch.from_numpy(noise), row.device).to(row)
+            row += copied_to(torch.from_numpy(noise), row.device).to(row)
         wrapped = integers.bitwise_and_(2**self.bits - 1).to(torch.int32)  # modulo a power of two
         return Residues(wrapped, 2**self.bits, 0)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedbench.api import Keys, Memories, Memory, Messages, Shared
 from fedbench.core.blocks import block_sums, spread
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -179,7 +179,7 @@ class EFSignSGD(CompressedUpdates):
         """Encode signs and the mean magnitude of each part, NaN for a part with a NaN."""
         d = x.shape[1]
         sizes = compressed_layers(shared) if self.per == "layer" else (d,)
-        counts = sent(torch.tensor(sizes), x.device)
+        counts = copied_to(torch.tensor(sizes), x.device)
         scales = (block_sums(x.abs(), sizes) / counts).to(torch.float32)
         positive = is_positive(x, self.zero, keys) | (spread(scales, sizes) == 0)
         return ScaledSigns(positive, scales, rest, sizes)

@@ -170,12 +170,12 @@ class ZerothOrder(Protocol[State], Generic[State]):
 
     def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         """Send the scalars as they are; of more than ``most``, which noise makes, the largest."""
-        most = min(self.width, self.sent)
+        most = min(self.width, self.nonzero)
         blank = Scalars(torch.zeros_like(updates, dtype=torch.float32), most)
         return blank.nearest(updates), memory
 
     @property
-    def sent(self) -> int:
+    def nonzero(self) -> int:
         """Most scalars of a message that are not 0."""
         return self.width
 
@@ -239,7 +239,7 @@ class FedKSeed(ZerothOrder[Tensor]):
         return self.k
 
     @property
-    def sent(self) -> int:
+    def nonzero(self) -> int:
         return self.steps
 
     def init(self, shared: Shared) -> Tensor:

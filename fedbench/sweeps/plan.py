@@ -52,12 +52,12 @@ class Plan:
         _only(table, TABLES, name, "is no part of a sweep")
         scenario = table.get("scenario", {})
         grids = table.get("grid", [{}])
-        rule = f"{name}: must have one [scenario] and [[grid]] tables"
+        requirement = f"{name}: must have one [scenario] and [[grid]] tables"
         if not isinstance(scenario, dict):
-            raise ConfigError(f"{rule}, got scenario = {scenario!r}")
+            raise ConfigError(f"{requirement}, got scenario = {scenario!r}")
         if not grids or not isinstance(grids, list) or not all(isinstance(x, dict) for x in grids):
             got = "a table [grid]" if isinstance(grids, dict) else f"grid = {grids!r}"
-            raise ConfigError(f"{rule}, got {got}")
+            raise ConfigError(f"{requirement}, got {got}")
         if not table:
             raise ConfigError(
                 f"{name}: must have a table [scenario] or [[grid]], got an empty file"
@@ -167,13 +167,13 @@ def _seeds(value: Any, name: str) -> tuple[int, ...]:
     listed = value if isinstance(value, list) else [value]
     whole = all(type(seed) is int and 0 <= seed <= LAST_SEED for seed in listed)
     if not listed or not whole or len(set(listed)) < len(listed):
-        rule = "distinct integers in 0 .. 2**63 - 1"
-        raise ConfigError(f"{name}: seeds must be {rule}, got {value!r}")
+        requirement = "distinct integers in 0 .. 2**63 - 1"
+        raise ConfigError(f"{name}: seeds must be {requirement}, got {value!r}")
     return tuple(listed)
 
 
-def _only(table: Mapping[str, Any], names: Sequence[str], where: str, rule: str) -> None:
+def _only(table: Mapping[str, Any], names: Sequence[str], where: str, requirement: str) -> None:
     for key in table:
         if key not in names:
             hint = nearest(key, names, f"known: {few(names)}")
-            raise ConfigError(f"{where}: {key!r} {rule}; {hint}")
+            raise ConfigError(f"{where}: {key!r} {requirement}; {hint}")

@@ -58,15 +58,15 @@ class ResultsPage:
         text = f"{number or 'no'} {self.query.each}{'s' * (number != 1)}"
         return f"{text} with {where}" if where else text
 
-    def lines(self, width: int, say: Callable[[str], str], rule: str) -> Iterator[tuple[str, str]]:
+    def lines(self, width: int, say: Callable[[str], str], dash: str) -> Iterator[tuple[str, str]]:
         """Yield lines of text and their styles, for a terminal of this width.
 
-        ``say`` returns a text in the characters that the output has, of which ``rule`` is one.
+        ``say`` returns a text in the characters that the output has, of which ``dash`` is one.
         """
         if self.entries:
             whole = translated(self.table(), say)
             table = whole if self.flat else narrowed(whole, width)
-            yield from plain_lines(table, width, rule)
+            yield from plain_lines(table, width, dash)
             yield "", ""
             for note in self._notes(table):
                 yield from (

@@ -101,7 +101,7 @@ def narrowed(table: Table, width: int) -> Table:
     return Table(table.columns[:keep], lines, table.title)
 
 
-def plain_lines(table: Table, width: int, rule: str = "─") -> Iterator[tuple[str, str]]:
+def plain_lines(table: Table, width: int, dash: str = "─") -> Iterator[tuple[str, str]]:
     """Yield the lines, and their styles, of a table of thousands, for which rich takes seconds.
 
     Names wrap to keep to the width, behind commas and hyphens at most; numbers do not. Where that
@@ -118,7 +118,7 @@ def plain_lines(table: Table, width: int, rule: str = "─") -> Iterator[tuple[s
         if not any(names):
             break
         widths[names.index(max(names))] -= 1
-    across = rule * min(width, sum(widths) + gaps)
+    across = dash * min(width, sum(widths) + gaps)
     deep = max(map(len, headings))
     for text in _rows([[""] * (deep - len(head)) + head for head in headings], widths, wraps):
         yield text, "bold"

@@ -1,6 +1,6 @@
 """Checks of what a plug-in is, before any of its hooks is called.
 
-Each raises an AssertionError of one line: the plug-in, the rule, what was got, and what to do.
+Each raises an AssertionError of one line: plug-in, requirement, what was got, and what to do.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def must_be_worded(mechanism: Mechanism) -> None:
         assert word in words, f"{title(mechanism)}: {name} must be {legal}, got {shown(word)}"
     if mechanism.knob is not None:
         good = isinstance(mechanism.knob, tuple) and len(mechanism.knob) == 3
-        rule = "a field, its weak and its strong end"
+        requirement = "a field, its weak and its strong end"
         got = shown(mechanism.knob)
-        assert good, f"{title(mechanism)}: knob must be {rule}, got {got}"
+        assert good, f"{title(mechanism)}: knob must be {requirement}, got {got}"
         must_name_fields(mechanism, "knob", {mechanism.knob[0]: mechanism.knob[1:]})

@@ -1,7 +1,6 @@
 """Contract tests of payloads and attacks, and the examples that all contract tests use."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -286,7 +285,7 @@ def _check_folding(
     stored = KeptMessages(read.take([]), read.encode(), at_once=2) if attack.keeps else None
     learned = (context.updates - context.idle)[:2].mean(dim=0) if attack.reads_updates else None
     heard = (0, context.view.broadcast.take([0]))
-    place = threat_model.Part(len(payload), 2, 0, sums, Counter(), stored, learned, heard=heard)
+    streamed = threat_model.Streamed(len(payload), 2, 0, sums, stored, learned, heard=heard)
 
     def part(rows: list[int]) -> threat_model.AttackContext:
         return replace(
@@ -297,12 +296,12 @@ def _check_folding(
             owned=context.owned.part(rows),
             memories=[context.memories[row] for row in rows],
             view=context.view.take(torch.tensor(rows, dtype=torch.long)),
-            part=replace(place, first=rows[0] if rows else 0),
+            streamed=replace(streamed, first=rows[0] if rows else 0),
         )
 
     if attack.looks:
         looked, _ = look(attack, part([]), {})
-        place = replace(place, looked=looked)
+        streamed = replace(streamed, looked=looked)
     apart = []
     for row in range(2):
         one_row = part([row])

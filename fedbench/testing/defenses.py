@@ -73,8 +73,8 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
     hooks.ask(defense, "traits", Traits)
     examine(defense, n)
     survives = defense.tolerates(n)
-    rule = f"fewer than all of {n} rows, at most {n - 1}"
-    hooks.Hook(defense, "tolerates").must(survives < n, rule, survives)
+    requirement = f"fewer than all of {n} rows, at most {n - 1}"
+    hooks.Hook(defense, "tolerates").must(survives < n, requirement, survives)
     payloads = example_payloads(n)
     words = (str, type(None))
     tried = [p for p in payloads if hooks.ask(defense, "refuses", words, type(p)) is None]
@@ -157,12 +157,17 @@ def outliers(x: Tensor, count: int) -> Iterator[tuple[str, Tensor]]:
 
 
 def _check_on(defense: Defense[Any], payload: Payload) -> None:
+    view = declared(defense, view_of(payload, Key(1).uniform(len(payload)).double() + 0.5))
+    _check_two_rounds(defense, payload, view)
+    _check_order(defense, payload, view)
+    _check_equal_rows(defense, payload, view)
+
+
+def _check_two_rounds(defense: Defense[Any], payload: Payload, view: ServerView) -> None:
+    """Require finite answers of a function of what it is shown, which writes into none of it."""
     name = type(payload).__name__
-    n = len(payload)
     traits = defense.traits()
-    values = payload.values()
-    before = values.clone()
-    view = declared(defense, view_of(payload, Key(1).uniform(n).double() + 0.5))
+    before = payload.values().clone()
     state = hooks.ask(defense, "init", object, payload.spec)
     untouched = copy.deepcopy(state)
     out, later = hooks.aggregate(defense, payload, state, view)
@@ -172,7 +177,6 @@ def _check_on(defense: Defense[Any], payload: Payload) -> None:
     assert says == traits.detects, (
         f"{name}: view.findings.kept is {'set' if says else 'None'}; {_claim('detects', says)}"
     )
-
     after = copy.deepcopy(later)
     again, _ = hooks.aggregate(defense, payload, later, view.asked())
     assert bool(torch.isfinite(again).all()), f"{name}: in the second round"
@@ -181,20 +185,22 @@ def _check_on(defense: Defense[Any], payload: Payload) -> None:
     )
     for mine, before_it in ((state, untouched), (later, after)):
         torch.testing.assert_close(mine, before_it, msg=f"{name}: its state was written into")
-
     if not traits.randomized:
         other = answer(defense, payload, view.asked(key=Key(12)))
         assert torch.equal(other, out), (
             f"{name}: draws numbers and is not randomized; {_claim('randomized', True)}"
         )
 
+
+def _check_order(defense: Defense[Any], payload: Payload, view: ServerView) -> None:
+    """Require one answer in any order of the rows, one of them far off if the rule tolerates it."""
+    n = len(payload)
     if isinstance(payload, FloatVectors) and defense.tolerates(n) > 0:
         payload = payload.put([0], FloatVectors(torch.full_like(payload.x[:1], 1e8)))
-        values = payload.values()
     order = Key(3).permutation(n)
     turned = payload.take(order)
     last = payload.take([n - 1])
-    draws = 16 if traits.randomized else 1
+    draws = 16 if defense.traits().randomized else 1
 
     def answers(rows: Payload, order: Tensor) -> Tensor:
         seen = (view.take(order).asked(key=Key(draw), root=last) for draw in range(draws))
@@ -202,14 +208,21 @@ def _check_on(defense: Defense[Any], payload: Payload) -> None:
 
     difference = answers(turned, order) - answers(payload, torch.arange(n))
     room = 5 * difference.std(dim=0, unbiased=False) / draws**0.5
-    largest = 1e-4 * values[1:].double().abs().max() + room
+    largest = 1e-4 * payload.values()[1:].double().abs().max() + room
     assert bool((difference.mean(dim=0).abs() <= largest).all()), (
-        f"{name}: depends on the order of the clients"
+        f"{type(payload).__name__}: depends on the order of the clients"
     )
 
+
+def _check_equal_rows(defense: Defense[Any], payload: Payload, view: ServerView) -> None:
+    """Require that what all clients sent comes back, as far as the rule does not shrink it."""
+    name = type(payload).__name__
+    n = len(payload)
+    traits = defense.traits()
+    last = payload.take([n - 1])
     equal = payload.take([n - 1] * n)
     back = answer(defense, equal, view.asked(root=last))
-    same = values[n - 1].double()
+    same = payload.values()[n - 1].double()
     if traits.shrinks:
         back = last.nearest(back[None]).values()[0]
     if traits.sparsifies:
@@ -232,8 +245,8 @@ def _check_sums(defense: Defense[Any], payload: Payload) -> None:
     if not defense.folds:
         return
     traits = defense.traits()
-    rule = "overridden only with Traits.reads_sum or Traits.counts"
-    assert traits.reads_sum or traits.counts, f"aggregate_sums must be {rule}"
+    requirement = "overridden only with Traits.reads_sum or Traits.counts"
+    assert traits.reads_sum or traits.counts, f"aggregate_sums must be {requirement}"
     if not (traits.reads_sum or has_bits_alone(payload)):
         return
     uneven = torch.arange(1, len(payload) + 1, dtype=torch.float64)

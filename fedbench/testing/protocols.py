@@ -141,8 +141,8 @@ def _check_local_update(protocol: Protocol[Any], shared: Shared, client: Client)
         hook.must(got.get(name) == form, f"{name} of shape {form}", got.get(name))
     names = set(protocol.memory(shared))
     good = hooks.is_tree(memory) and names <= set(memory)
-    rule = "a memory of tensors, and the names that it began with among them"
-    hook.must(good, rule, memory, "write: return tree, memory")
+    requirement = "a memory of tensors, and the names that it began with among them"
+    hook.must(good, requirement, memory, "write: return tree, memory")
 
 
 def _check_messages(

@@ -261,7 +261,7 @@ def _plain(
         style = f"{symbol.get('style')}; {style}"
     # a page's policy forbids style attributes: each style becomes an attribute of its own
     style = re.sub(r"font: (?:(\w+) )?([\d.]+px) [^;]*", r"font-weight: \1; font-size: \2", style)
-    for name, _, value in (rule.strip().partition(": ") for rule in style.split(";")):
+    for name, _, value in (declaration.strip().partition(": ") for declaration in style.split(";")):
         if value and name not in ("font-family", "stroke-dashoffset", "stroke-linecap"):
             variable = VARIABLES.get(value)
             leaf.set(name, f"var(--{variable})" if variable else value)

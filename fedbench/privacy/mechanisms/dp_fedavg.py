@@ -116,8 +116,8 @@ class DPFedAvg(Mechanism):
         if not self.adaptive:
             return self.z
         twice = 2 * self.bit_z(expected)
-        rule = f"< {twice:g}, twice the noise on the bits, to leave noise for the updates"
-        require("DPFedAvg.z", self.z, self.z < twice, rule)
+        requirement = f"< {twice:g}, twice the noise on the bits, to leave noise for the updates"
+        require("DPFedAvg.z", self.z, self.z < twice, requirement)
         return math.sqrt(1 / (self.z**-2 - twice**-2))
 
     def init(self) -> ClipState:

@@ -41,8 +41,8 @@ class DPSGD(Mechanism):
     z: float = 1.0
 
     def __post_init__(self) -> None:
-        rule = ">= 1e-10: the squares of much shorter gradients are 0 in float32"
-        require("DPSGD.clip", self.clip, self.clip >= 1e-10, rule)
+        requirement = ">= 1e-10: the squares of much shorter gradients are 0 in float32"
+        require("DPSGD.clip", self.clip, self.clip >= 1e-10, requirement)
         require("DPSGD.z", self.z, 0 < self.z < 1e6, "in (0, 1e6)")
 
     def misfit(

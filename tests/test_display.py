@@ -211,13 +211,16 @@ def test_epsilon_is_a_number_or_not_applicable_or_unknown() -> None:
 
 def test_a_price_that_is_not_finite_is_the_most_and_is_never_no_mechanism() -> None:
     # The noise is the protocol's own, so its mechanism is none.
-    price = {"delta": 1e-5, "unit": "client", "sees": "messages", "adjacency": "zero-out"}
+    price: dict[str, Any] = {"delta": 1e-5, "unit": "client"}
+    price |= {"sees": "messages", "adjacency": "zero-out"}
     results = {}
     for attack, spent in (("none", 2.5), ("sign-flip", None)):
         of = cell("skellam", "mean", attack)
         privacy = Privacy(epsilon=spent, sampler="", winner="rdp", bounds={"rdp": spent}, **price)
         played = record(of, 0, 0.5, epsilon=spent)
         results[of] = [played.model_copy(update={"privacy": privacy})]
+    shown = [played.summary()["ε"] for (played,) in results.values()]
+    assert shown == ["2.5", "unknown"]
     table = rows(results)
     assert [columns.epsilon(row) for row in table] == ["2.50", "unknown"]
     (claim,) = columns.guarantees(table)

@@ -306,6 +306,11 @@ def test_root_data_are_nobody_s_validation_data_and_no_mechanism_covers_them() -
     assert not bool(torch.isin(root, rows).any())
     with pytest.raises(Incompatible, match="trains on images of clients as they are"):
         resolve(Scenario(defense="fltrust", mechanism="dp-sgd", **SMALL))
+    refusal = r"trains on images of clients as they are, which the noise of (skellam|pbm)"
+    for protocol in ("skellam", "pbm"):  # whose noise is no mechanism's
+        with pytest.raises(Incompatible, match=refusal):
+            resolve(Scenario(protocol=protocol, defense="fltrust", **SMALL))
+    resolve(Scenario(protocol="skellam:z=0", defense="fltrust", **SMALL))  # which claims nothing
 
 
 @pytest.mark.parametrize("rule", ["rlr:f=2", "centered-clipping:tau=0.1", "fltrust", "median"])

@@ -13,7 +13,7 @@ from sample_records import LONG, Results, cell, rows, sample_record, sample_roun
 
 from fedbench.cli import terminal as live
 from fedbench.experiment.cells import Cell, Skipped
-from fedbench.experiment.record import Record
+from fedbench.experiment.record import Privacy, Record
 from fedbench.figures import systems
 from fedbench.results import summary
 from fedbench.sweeps.watch import Watcher
@@ -207,6 +207,24 @@ def test_epsilon_is_a_number_or_not_applicable_or_unknown() -> None:
         of = cell("fedavg", "mean", "none", mechanism)
         found = [record(of, seed, 0.5, epsilon=epsilon) for seed, epsilon in enumerate(epsilons)]
         assert columns.epsilon(rows({of: found})[0]) == said
+
+
+def test_a_price_that_is_not_finite_is_the_most_and_is_never_no_mechanism() -> None:
+    # The noise is the protocol's own, so its mechanism is none.
+    price: dict[str, Any] = {"delta": 1e-5, "unit": "client"}
+    price |= {"sees": "messages", "adjacency": "zero-out"}
+    results = {}
+    for attack, spent in (("none", 2.5), ("sign-flip", None)):
+        of = cell("skellam", "mean", attack)
+        privacy = Privacy(epsilon=spent, sampler="", winner="rdp", bounds={"rdp": spent}, **price)
+        played = record(of, 0, 0.5, epsilon=spent)
+        results[of] = [played.model_copy(update={"privacy": privacy})]
+    shown = [played.summary()["ε"] for (played,) in results.values()]
+    assert shown == ["2.5", "unknown"]
+    table = rows(results)
+    assert [columns.epsilon(row) for row in table] == ["2.50", "unknown"]
+    (claim,) = columns.guarantees(table)
+    assert claim.startswith("skellam + mean: ε = unknown at δ = 1e-05, per client, zero-out; ")
 
 
 def test_a_column_is_shown_only_if_it_says_something_of_a_row() -> None:

@@ -28,7 +28,7 @@ from sample_records import sample_record, sample_round
 import fedbench
 from fedbench.api import Traits
 from fedbench.cli import main
-from fedbench.cli.leaderboard_table import RankingTable, as_csv
+from fedbench.cli.leaderboard_table import HEADS, RankingTable, as_csv
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.core.registry import split
@@ -1587,6 +1587,16 @@ def test_a_name_with_markup_is_printed_as_it_is(
 
 def table(*entries: Entry) -> RankingTable:
     return RankingTable("closed", "tiny", ranking(entries), 1, {})
+
+
+def test_a_price_that_is_not_finite_is_no_missing_mechanism_in_the_ranking() -> None:
+    priced = promising(1.0, 0.6)
+    unpriced = priced.model_copy(
+        update={"score": priced.score.model_copy(update={"epsilon": None})}
+    )
+    places = table(priced), table(unpriced), table(unpriced.model_copy(update={"price": None}))
+    shown = [dict(zip(HEADS, each.table().lines[0].texts, strict=True))["ε"] for each in places]
+    assert shown == ["1.00", "unknown", "n/a"]
 
 
 def test_a_name_is_no_formula_in_a_spreadsheet() -> None:

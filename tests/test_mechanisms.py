@@ -9,13 +9,15 @@ import torch
 from rules import answer
 
 import fedbench
+from fedbench.adversary.threat_model import MaliciousClients
 from fedbench.api import Gradient, Mechanism, Release, ServerView
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, Incompatible
-from fedbench.core.rng import Key
+from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
 from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Stacked
+from fedbench.experiment.cohorts import draw
 from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
@@ -336,6 +338,21 @@ def test_coins_draw_rounds_and_batches_of_different_sizes_and_nobody_twice() -> 
     assert float((counts - 0.4).abs().max()) < 5 * math.sqrt(0.24 / 1500)
     assert len({len(batch) for batch in batches}) > 5
     assert all(len(batch) == 3 for batch in Schedule(2, 8, coins=True).rows(3, Key(0)))
+
+
+def test_nobody_is_drawn_with_a_larger_probability_than_is_priced() -> None:
+    # A draw is a multiple of 2**-24, and 1/131000 is 128.07 of these: 129 of them are below it. In
+    # round 74 a client draws 128, and all others more.
+    secret = Secret.of(0, "run")
+    draws = secret.key("sample", 74).uniform(131_000)
+    assert float(draws.min()) * 2**24 == 128
+    alone = Scenario(clients=131_000, per_round=1, sampling="poisson", malicious=0.0)
+    nobody = MaliciousClients.of(torch.zeros(alone.clients, dtype=torch.bool))
+    assert draw(alone, nobody, secret, 74) == []
+    # 44000/131001 is 5635052.43 multiples: a sample draws 5635052 in step 0 of this key.
+    (drawn, *_) = Schedule(epochs=1, batch_size=44_000, coins=True).rows(131_001, Key(259))
+    assert 15197 not in drawn.tolist()
+    assert int(Key(259).fold("batches", 0).uniform(131_001)[15197] * 2**24) == 5635052
 
 
 def test_a_server_that_adds_noise_weighs_all_alike_and_does_not_tell_how_many_came() -> None:

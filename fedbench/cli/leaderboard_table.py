@@ -12,10 +12,10 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table as RichTable
 
 from fedbench.leaderboard.entry_rules import outdated
-from fedbench.leaderboard.site.words import brief, resolution, system
+from fedbench.leaderboard.site.words import brief, epsilon, resolution, system
 from fedbench.tables.export import as_csv as rows_as_csv
 from fedbench.tables.export import literal, markdown
-from fedbench.tables.numbers import NONE, bits, nats, or_none, percent, points
+from fedbench.tables.numbers import NONE, bits, or_none, percent, points
 from fedbench.tables.table import Column, Line, Table
 from fedbench.tables.terminal import cell, grid
 
@@ -116,7 +116,7 @@ class RankingTable:
             numbers = [spread(score.worst), short(entry, score.attack), percent(score.area)]
             numbers += [percent(score.clean.mean)]
             numbers += [bits(score.uplink_bits), bits(score.downlink_bits)]
-            numbers += [or_none(score.epsilon, nats)]
+            numbers += [epsilon(entry)]
         return [
             or_none(standing.rank, str),
             or_none(standing.best, lambda share: f"{100 * share:.0f}"),

@@ -300,6 +300,17 @@ class Key:
             return torch.from_numpy(parts).reshape(shape)
         return _quarters(words)[:count].reshape(shape)
 
+    def sampled(self, count: int, rate: float) -> Tensor:
+        """Draw ``(count,)`` bool: True with probability ``rate``, rounded down to 2**-24.
+
+        Down, since an accountant of sampling promises nothing of a larger rate than it is told.
+
+        >>> rate = float(Key(0).uniform(1)) + 0.75 * 2**-24
+        >>> Key(0).uniform(1) < rate, Key(0).sampled(1, rate)
+        (tensor([True]), tensor([False]))
+        """
+        return self.uniform(count) < math.floor(min(rate, 1.0) * 2**24) / 2**24
+
     def coins(self, p: Tensor) -> Tensor:
         """Draw a bool of the shape of ``p``: True with probability ``p``, rounded up to 2**-16.
 

@@ -104,7 +104,7 @@ class Schedule:
         """Draw the indices of each step's samples."""
         if self.coins:
             keys = [key.fold("batches", step) for step in range(self.steps(count))]
-            return [(k.uniform(count) < self.batch_size / count).nonzero()[:, 0] for k in keys]
+            return [k.sampled(count, self.batch_size / count).nonzero()[:, 0] for k in keys]
         orders = [key.fold("batches", epoch).permutation(count) for epoch in range(self.epochs)]
         return [rows for order in orders for rows in torch.split(order, self.batch_size)]
 

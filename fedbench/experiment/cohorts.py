@@ -52,7 +52,7 @@ def draw(scenario: Scenario, malicious: MaliciousClients, secret: Secret, step: 
 def _by_coins(key: Key, clients: int, rate: float) -> list[int]:
     """Draw each client with probability ``rate``: many by their number, which is binomial."""
     if clients <= LISTED:
-        return (key.uniform(clients) < rate).nonzero()[:, 0].tolist()
+        return key.sampled(clients, rate).nonzero()[:, 0].tolist()
     count = int(key.fold("count").numpy().binomial(clients, rate))
     return distinct(key.fold("clients"), clients, count).tolist()
 

@@ -115,6 +115,11 @@ class Plugins:
                 f"defense {name} trains on images of clients as they are, which no mechanism "
                 "protects; use --mechanism none"
             )
+        if traits.root and self.noises(scenario):
+            raise Incompatible(
+                f"defense {name} trains on images of clients as they are, which the noise of "
+                f"{scenario.protocol} does not protect; use --defense mean"
+            )
         if traits.model and not self.protocol.adds:
             raise Incompatible(
                 f"defense {name} must know the weights, to which the server adds its answer, but "

@@ -206,7 +206,9 @@ class Record(Part):
         model = scenario.model
         if self.trained is not None:
             model += f" with {scenario.adapter} ({self.trained:,} of {self.parameters:,} trained)"
-        spent = "n/a" if result.epsilon is None else f"{result.epsilon:.4g}"
+        spent = "n/a" if self.privacy is None else "unknown"
+        if result.epsilon is not None:
+            spent = f"{result.epsilon:.4g}"
         mechanism = "" if scenario.mechanism == "none" else f" + {scenario.mechanism}"
         return {
             "protocol": f"{scenario.protocol}{mechanism}",

@@ -140,10 +140,11 @@ def half_life(row: Row) -> str:
 
 
 def epsilon(row: Row) -> str:
-    """Format epsilon: ``n/a`` without a mechanism, ``unknown`` if its price is not finite."""
+    """Format epsilon: ``n/a`` if nothing adds noise, ``unknown`` if its price is not finite."""
     if row["epsilon"] is not None:
         return nats(row["epsilon"])
-    return NONE if row.records[0].mechanism.partition(":")[0] == "none" else "unknown"
+    silent = row.privacy is None and row.records[0].mechanism.partition(":")[0] == "none"
+    return NONE if silent else "unknown"
 
 
 def _client(what: str) -> ReportColumn:
@@ -265,7 +266,8 @@ def guarantees(rows: Sequence[Row]) -> list[str]:
     """Say what the epsilon of each system covers, in its row that gave away most."""
     systems = grouped((row for row in rows if row.privacy), lambda row: row.cell.system)
     most = {
-        name: max(group, key=lambda row: row["epsilon"] or 0) for name, group in systems.items()
+        name: max(group, key=lambda row: math.inf if row["epsilon"] is None else row["epsilon"])
+        for name, group in systems.items()
     }
     return [f"{name}: {_claim(row)}" for name, row in most.items()]
 
@@ -275,8 +277,7 @@ def _claim(row: Row) -> str:
     assert privacy is not None
     bounds = ", ".join(f"{name} {or_none(x, nats)}" for name, x in privacy.bounds.items())
     parts = (
-        f"ε = {or_none(privacy.epsilon, nats)} at δ = {privacy.delta:g}, per {privacy.unit}, "
-        f"{privacy.adjacency}",
+        f"ε = {epsilon(row)} at δ = {privacy.delta:g}, per {privacy.unit}, {privacy.adjacency}",
         f"before who sees the {SEEN[privacy.sees]}",
         privacy.sampler,
         f"the least of {bounds}",

@@ -35,11 +35,13 @@ def bits(x: float) -> str:
 
 
 def nats(x: float) -> str:
-    """Format an epsilon: two decimals, or three digits where it is large.
+    """Format an epsilon: two decimals; two digits where these say 0.00, three where it is large.
 
-    >>> nats(2.5), nats(836501.0)
-    ('2.50', '8.37e+05')
+    >>> nats(2.5), nats(836501.0), nats(0.0036), nats(0)
+    ('2.50', '8.37e+05', '0.0036', '0.00')
     """
+    if 0 < x < 0.005:  # 0.00 would be perfect privacy
+        return f"{x:.2g}"
     return f"{x:.2f}" if x < 1000 else f"{x:.3g}"
 
 

@@ -124,6 +124,7 @@ def attack_context(
         recruits=recruits,
         worked=worked if part is None else part.worked,
         part=part,
+        checks=setup.scenario.server_checks,
     )
     state.learned = threat_model.learn(attack, context, state.learned)
     if not attack.trains or not len(owned):

@@ -25,7 +25,7 @@ from fedbench.core.errors import FedbenchError, PluginError, Unavailable
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.isolation.host import Child, Kept, Kinds
-from fedbench.isolation.plain import DIFFERENTIATED, REHEARSED, tensors_of
+from fedbench.isolation.plain import DIFFERENTIATED, REHEARSED, Asked, tensors_of
 from fedbench.payload import Payload, Spec
 
 
@@ -170,15 +170,15 @@ class IsolatedAttack(StandIn, Attack):
             view.defense.queries = max(view.defense.queries, int(fields["queries"]))
         return fields["sent"], self.keeping(fields["memory"])
 
-    def _shown(self, view: AttackView) -> tuple[AttackView, str | None, dict[str, Any]]:
-        """Return the view without its functions, the rule's text, and the functions by name."""
+    def _shown(self, view: AttackView) -> tuple[AttackView, Asked | None, dict[str, Any]]:
+        """Return the view without its functions, what is asked, and the functions by name."""
         device = view.updates.device
         answers: dict[str, Callable[..., Any]] = {"compress": lambda x: view.compress(x.to(device))}
         rule = None
         if view.defense is not None:
             assert isinstance(view.defense.rule, StandIn)  # both are isolated, or none is
             answers["rule"] = view.defense
-            rule = view.defense.rule.text
+            rule = (view.defense.rule.text, view.defense.checks)
         lab = view.rehearsal
         if lab is not None:
             here = partial(on_device, device=device)

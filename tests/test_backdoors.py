@@ -163,6 +163,20 @@ def test_the_pieces_of_all_colluders_are_the_trigger() -> None:
     assert torch.equal(whole, expected)
 
 
+@pytest.mark.parametrize(
+    ("clients", "strips"),
+    [(1, [[0, 1, 2, 3]]), (2, [[0, 1], [2, 3]]), (5, [[0], [1], [2], [3], [0]])],
+)
+def test_few_colluders_share_the_whole_trigger_too(clients: int, strips: list[list[int]]) -> None:
+    # With four strips two clients would train half of the square, and be judged by all of it.
+    xs = torch.zeros(3, 1, 4, 4)
+    xs[0, 0, 0, 0] = 1.0
+    everyone = [dataclasses.replace(local(part), parts=clients) for part in range(clients)]
+    poisoned = [DBA(rho=1.0).poison(xs, torch.zeros(3).long(), each)[0] for each in everyone]
+    stamped = [x[2, 0].any(dim=1).nonzero()[:, 0].tolist() for x in poisoned]
+    assert stamped == strips
+
+
 def test_the_odd_images_of_a_class_are_those_farthest_from_its_own_mean() -> None:
     # Class 7 has pixels 0, 1, 2, 9 of mean 3: distances 3, 2, 1, 6. From the mean of all images,
     # 26.4, the farthest would be 0.

@@ -23,7 +23,7 @@ from fedbench.core.trees import Tree
 from fedbench.data.datasets import Data
 from fedbench.executors.training import Client, Loop, Schedule
 from fedbench.executors.vmap import Stacked
-from fedbench.experiment.evaluation import backdoor_success, fixed
+from fedbench.experiment.evaluation import Models, backdoor_success, evaluate, fixed
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
@@ -161,6 +161,20 @@ def test_the_pieces_of_all_colluders_are_the_trigger() -> None:
     assert target == 0
     expected = (xs + pieces[0] + pieces[1] + pieces[2])[: len(whole)]
     assert torch.equal(whole, expected)
+
+
+@pytest.mark.parametrize(
+    ("clients", "strips"),
+    [(1, [[0, 1, 2, 3]]), (2, [[0, 1], [2, 3]]), (5, [[0], [1], [2], [3], [0]])],
+)
+def test_few_colluders_share_the_whole_trigger_too(clients: int, strips: list[list[int]]) -> None:
+    # With four strips two clients would train half of the square, and be judged by all of it.
+    xs = torch.zeros(3, 1, 4, 4)
+    xs[0, 0, 0, 0] = 1.0
+    everyone = [dataclasses.replace(local(part), parts=clients) for part in range(clients)]
+    poisoned = [DBA(rho=1.0).poison(xs, torch.zeros(3).long(), each)[0] for each in everyone]
+    stamped = [x[2, 0].any(dim=1).nonzero()[:, 0].tolist() for x in poisoned]
+    assert stamped == strips
 
 
 def test_the_odd_images_of_a_class_are_those_farthest_from_its_own_mean() -> None:
@@ -371,6 +385,27 @@ def test_the_target_class_is_not_counted_and_every_image_is_stamped(attack: str)
     other = setup.plugins.protocol.model(setup.shared, always(setup, (target + 1) % 10), Key(0))
     # images of the target class would count
     assert backdoor_success(setup, fixed(other), rows) == 0.0
+
+
+@pytest.mark.parametrize("target", [0, 3])
+def test_a_model_that_has_died_is_right_by_chance_and_has_no_backdoor(target: int) -> None:
+    # All classes share the highest probability; argmax would take every image for class 0.
+    setup = setup_of(f"pixel:target={target}")
+    dead = {name: torch.zeros(s) for name, s in setup.shared.network.shapes.items()}
+    rows = torch.cat(setup.population.judged)
+    assert backdoor_success(setup, fixed(dead), rows) == pytest.approx(0.1)
+    assert evaluate(setup, setup.shared.layout.flatten(dead), 0).accuracy == pytest.approx(0.1)
+    # Two of ten in one model of an ensemble, and the one of them that is not the target.
+    tied = {name: x.clone() for name, x in dead.items()}
+    last = list(tied)[-1]
+    for name in tied:
+        tied[name] += 0.05 * (name != last)
+    tied[last][[target, target + 1]] = 1.0
+    assert backdoor_success(setup, fixed(tied), rows) == 0.5
+    other = {name: x.clone() for name, x in tied.items()}
+    other[last][target] = 0.0
+    ensemble = Models(lambda _: [tied, other])
+    assert backdoor_success(setup, ensemble, rows) == 0.0
 
 
 def always(setup: Setup, label: int) -> Tensor:

@@ -223,6 +223,7 @@ SAME = [
     {"attack": "rank-reversal:voters=all", "protocol": "fsl"},
     {"attack": "mask-alie", "protocol": "fedpm", "defense": "bucketing+median"},
     {"attack": "stat-opt", "protocol": "eden", "defense": "trimmed-mean"},
+    {"attack": "opt-ipm", "protocol": "pbm", "server_checks": "range"},
     {"attack": "none", "protocol": "signsgd"},
 ]
 

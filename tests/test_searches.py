@@ -16,8 +16,17 @@ from fedbench.adversary.threat_model import AttackContext, attack_view, forge
 from fedbench.api import Defense, Knowledge, ServerView
 from fedbench.core import registry
 from fedbench.core.rng import Key
-from fedbench.payload import FloatVectors, Payload, Rankings, SignBits, SparseVectors, ranking
+from fedbench.payload import (
+    FloatVectors,
+    Payload,
+    Rankings,
+    Residues,
+    SignBits,
+    SparseVectors,
+    ranking,
+)
 from fedbench.testing import example_payloads
+from fedbench_attacks.auto import Auto
 from fedbench_attacks.crafted import margin, sender
 from fedbench_attacks.min_max import MinMax
 from fedbench_attacks.search import Line, Scale, best_of_grid, saturating, worst
@@ -317,6 +326,21 @@ def test_a_search_survives_a_round_with_fewer_finite_rows_than_the_rule_needs() 
             view, message = sent(attack, here)
             assert view.notes["ended"] == "bound"
             assert message.shape == (M, 40)
+
+
+@pytest.mark.parametrize("rule", [Mean(), Median()], ids=repr)
+@pytest.mark.parametrize("attack", [OptIPM(), OptALIE(), DynOpt(), Auto()], ids=repr)
+def test_a_search_sends_nothing_that_the_server_rejects(attack: Any, rule: Any) -> None:
+    # Coins of which honest clients send 0 to 6 heads; the residues would hold 64.
+    heads = Key(5).integers(7, 10 * 40).reshape(10, 40).to(torch.int32)
+    here = round_of(Residues(heads, modulus=64, coins=6), rule)
+    assert not crafted(attack, here)[1].passes("range").any()  # it does most damage
+    checked = dataclasses.replace(here, checks="range")
+    view, message = crafted(attack, checked)
+    assert message.passes("range").all()
+    if not isinstance(attack, Auto):  # of whose pushes this codec cuts none
+        assert view.notes["gamma"] != 0
+        assert not torch.equal(message.values(), view.own.values())
 
 
 @pytest.mark.parametrize("attack", [DynOpt(), MinMax(), OptALIE()], ids=repr)

@@ -35,7 +35,7 @@ from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import ADVERSARY, Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
-from fedbench.payload import FloatVectors, Payload, Rankings
+from fedbench.payload import FloatVectors, Payload, Rankings, Residues
 from fedbench.protocols.compressed import TopK
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.results import fields
@@ -143,6 +143,24 @@ def test_an_oracle_has_its_own_randomness_and_gives_equal_answers_to_equal_draws
     server = Dice().aggregate(rows, None, context.view)[0]
     for draw in range(4):
         assert not torch.equal(oracle(own, draw), server)
+
+
+@pytest.mark.parametrize("checks", ["none", "finite", "range"])
+def test_an_oracle_answers_by_the_rows_that_the_server_checks_let_through(checks: Any) -> None:
+    rows = torch.tensor([[1.0], [2.0], [4.0], [torch.nan], [9.0]])
+    here = dataclasses.replace(example_context(FloatVectors(rows), Mean()), checks=checks)
+    oracle = attack_view(Knowing(Knowledge("all", defense=True)), here).defense
+    assert oracle is not None
+    assert oracle.checks == checks
+    answers = [oracle(FloatVectors(torch.tensor([[8.0], [last]]))) for last in (2.0, torch.nan)]
+    expected = [(8 + 2 + 4 + 9) / 4, 7.0] if checks != "none" else [torch.nan, torch.nan]
+    assert torch.cat(answers).tolist() == pytest.approx(expected, nan_ok=True)
+    coins = Residues(torch.tensor([[0], [1], [3], [3], [2]]).int(), modulus=16, coins=3)
+    here = dataclasses.replace(example_context(coins, Mean()), checks=checks)
+    oracle = attack_view(Knowing(Knowledge("all", defense=True)), here).defense
+    assert oracle is not None
+    sent = Residues(torch.tensor([[3], [15]]).int(), modulus=16, coins=3)  # 3 heads, 15 of 3
+    assert float(oracle(sent)) == ((3 + 3 + 3 + 1) / 4 if checks == "range" else (10 - 5) / 5)
 
 
 def test_an_oracle_tells_no_more_than_the_tier() -> None:

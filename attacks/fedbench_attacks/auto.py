@@ -55,8 +55,8 @@ class Auto(Attack):
     gradients are left, at most, go into climbing before that: from the best push along the gradient
     of the model that it leads to. With a budget of 10, up to three near-best candidates are
     compared again: each is simulated for five rounds, with the same shift of the aggregate in every
-    round and honest training in between. Messages that are not finite, which a server rejects by
-    default, are no candidates.
+    round and honest training in between. Messages that are not finite, or that the server's checks
+    reject, are no candidates.
 
     Args:
         budget: Multiple of 20 queries of the rule, and of 6 gradients over its samples, in a round.
@@ -141,7 +141,7 @@ class Metered(Oracle):
     def __init__(self, oracle: Oracle, charge: Callable[[int], None]) -> None:
         self._charge = charge
         self._queries = 0
-        super().__init__(oracle.rule, oracle.ask)
+        super().__init__(oracle.rule, oracle.ask, checks=oracle.checks)
 
     @property
     def queries(self) -> int:
@@ -201,7 +201,8 @@ class Rehearsed:
         """Try messages: ask the rule, and return the loss of the model after the server's step."""
         self.charge(1)
         oracle = self.view.defense
-        if self.tried and not bool(sent.passes("finite").all()):
+        strict = oracle is not None and oracle.checks == "range"
+        if self.tried and not bool(sent.passes("range" if strict else "finite").all()):
             return Tried(name, sent, self.neutral.answer, -math.inf, row)
         answer = oracle.ask(sent, 0) if oracle else mean_answer(self.honest, sent, self.view.n)
         self.tried.append(Tried(name, sent, answer, self.loss(answer), row))

@@ -77,11 +77,12 @@ class DBA(Pixel):
     """Each colluder stamps one of ``pieces`` strips of `Pixel`'s square, which is the trigger.
 
     Strips are rows of the square from its top, ``size / pieces`` of them each, rounded. Number
-    ``part`` of the adversary's clients stamps strip ``part mod pieces`` in every round. Unlike the
-    paper's bars the pieces touch, and nothing is scaled.
+    ``part`` of the adversary's clients stamps strip ``part mod pieces`` in every round. An
+    adversary with fewer clients has as many strips as clients, as the paper has, or nobody would
+    train the rest of the trigger. Unlike the paper's bars the pieces touch, and nothing is scaled.
 
     Args:
-        pieces: Number of strips; no more than the square has rows.
+        pieces: Number of strips, at most; no more than the square has rows.
         size: Height and width of the whole square, in pixels.
 
     References:
@@ -98,8 +99,9 @@ class DBA(Pixel):
         require("DBA.pieces", self.pieces, fits, f"in [1, size = {self.size}]")
 
     def rows(self, local: Local) -> tuple[int, int]:
-        piece = local.part % self.pieces
-        return self.size * piece // self.pieces, self.size * (piece + 1) // self.pieces
+        pieces = min(self.pieces, local.parts)
+        piece = local.part % pieces
+        return self.size * piece // pieces, self.size * (piece + 1) // pieces
 
 
 def received(tree: Tree, gradient: Tree) -> Tree:

@@ -93,7 +93,8 @@ class Swap(Attack):
     that sends only its top edges puts the absent ones first, by index, before they are swapped.
 
     Args:
-        kept: Share of each layer's edges that the server keeps; an attack is not told.
+        kept: Share of each layer's edges that the server keeps. An attack is not told: with another
+            ``k`` of the protocol than 0.5 give it, or the attack does far less than it could.
 
     References:
         None: proposed here. The idea is a reversal that leaves each part its order.

@@ -80,6 +80,8 @@ class Trials:
     def damage(self, gamma: float) -> float:
         """Return ``|agg - mean|``, by order statistics or by the oracle's mean over its draws."""
         sent = self.send(self.base + gamma * self.push)
+        if not bool(sent.passes(self.oracle.checks).all()):
+            return 0.0  # the server rejects it
         if self.ordered is not None:
             values = sent.values().to(torch.float32)
             if bool((values == values[0]).all()):

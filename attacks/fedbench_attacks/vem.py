@@ -41,7 +41,8 @@ class VEM(Reader):
     Only the paper's abstract was read: bounds and proofs here are ours.
 
     Args:
-        kept: Share of each layer's edges that the server keeps; an attack is not told.
+        kept: Share of each layer's edges that the server keeps. An attack is not told: with another
+            ``k`` of the protocol than 0.5 give it, or the attack does far less than it could.
         knows: Rankings it reads: those of ``all`` benign clients; or those of the ``colluders`` as
             if honest, whose mean then stands for each benign ranking.
 

@@ -10,6 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from fedbench.api.attack import (
 )
 from fedbench.api.hooks import Note
 from fedbench.core.blame import Hook, shown
+from fedbench.core.choices import Checks
 from fedbench.core.copies import copied_to
 from fedbench.core.permutations import Listed, Permutation, permutation
 from fedbench.core.rng import Key, Secret
@@ -120,13 +122,26 @@ class Snapshot:
     rows: Tensor  # (m,) of those that ask
     view: ServerView
     secret: Secret  # root of its draws, which are never the server's
+    checks: Checks = "none"  # that messages have to pass
+
+    @cached_property
+    def arriving(self) -> Tensor:
+        """``(n,)`` bool: messages that pass the server's checks."""
+        return self.messages.passes(self.checks)
 
     def __call__(self, sent: Payload, draw: int) -> Tensor:
         """Return ``(k,)``, the aggregate if these ``m`` messages were sent, in the given draw."""
         view = self.view.asked(key=self.secret.key(draw)).copied()
         received = self.messages.put(self.rows, sent)
+        if self.checks != "none":
+            accepted = self.arriving.clone()
+            accepted[self.rows] = sent.passes(self.checks)
+            if not bool(accepted.all()):
+                received = received.take(accepted.nonzero()[:, 0])
+                view = view.take(accepted)
         if not hooks.ask(self.rule, "ready", bool, view):  # the server will skip: nothing moves
-            return received.values().to(torch.float32).mean(dim=0)
+            rows = received if len(received) else self.messages
+            return rows.values().to(torch.float32).mean(dim=0)
         state = hooks.copied(self.rule, "aggregate", self.state)
         return hooks.aggregate(self.rule, received, state, view)[0]
 
@@ -224,6 +239,7 @@ class AttackContext:
     # Work for the adversary in the round, by what it is: samples, and clients that are not in it.
     worked: Counter[str] = field(default_factory=Counter)
     streamed: Streamed | None = None  # where the messages are the adversary's, or some of them
+    checks: Checks = "none"  # of the server, on what arrives
     trained: Tensor | None = None  # (m, d), what the adversary's own training gave, if it trains
     poisoned: Payload | None = None  # the m messages of that training
 
@@ -463,4 +479,5 @@ def _oracle(context: AttackContext, rows: Tensor, tier: str) -> Oracle:
     secret = context.owned.secret.derive("oracle")
     view = view.asked(key=secret.key("none")).copied()  # the server's own key stays at the server
     state = hooks.copied(rule, "aggregate", state)
-    return Oracle(rule, Snapshot(rule, state, messages, rows, view, secret))
+    snapshot = Snapshot(rule, state, messages, rows, view, secret, context.checks)
+    return Oracle(rule, snapshot, checks=context.checks)

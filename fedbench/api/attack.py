@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedbench.api.defense import Defense
 from fedbench.api.protocol import Alphabets, Grad, Gradient, Memory, Variants
+from fedbench.core.choices import Checks
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -108,13 +109,16 @@ class Oracle:
         rule: The defense, with its parameters.
         ask: Function of ``m`` messages of the adversary and a draw of randomness, never the
             server's: the aggregate of a snapshot of the rule, its memory included, of these and the
-            benign messages. For an attack that may not read those its own honest ones stand in.
+            benign messages, but for those that the server's checks reject. For an attack that may
+            not read the benign ones its own honest ones stand in.
         queries: Number of queries so far.
+        checks: What the server checks of a message (`Payload.passes`).
     """
 
     rule: Defense[Any]
     ask: Callable[[Payload, int], Tensor]
     queries: int = 0
+    checks: Checks = "none"
 
     def __call__(self, sent: Payload, draw: int = 0) -> Tensor:
         """Return the aggregate ``(k,)``; equal draws give equal answers."""

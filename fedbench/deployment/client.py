@@ -117,7 +117,7 @@ class Client:
         if not len(samples.test_y):
             return 0, 0
         hits, _ = taken_for(self.shared.network, ensemble, samples.test_x, samples.test_y)
-        return int(hits.sum()), len(hits)
+        return round(float(hits.sum())), len(hits)
 
     def _require_fit(self, samples: Samples) -> None:
         network = self.shared.network

@@ -174,9 +174,8 @@ def score_models(
 ) -> Evaluation:
     """Score models, or ensembles by their mean probability, on the samples of ``parts``.
 
-    Scores that are not finite count as a wrong answer: argmax would call them class 0. The sparsity
-    is that of the first model. The shares of correct answers are those of the parts, or of ``own``
-    ones, whose samples are among theirs.
+    Answers count as `taken_for` says. The sparsity is that of the first model. The shares of
+    correct answers are those of the parts, or of ``own`` ones, whose samples are among theirs.
     """
     right: list[Tensor] = []
     losses: list[Tensor] = []
@@ -189,7 +188,7 @@ def score_models(
         zeros = zeros if right else sparsity(network, _ensemble(model))
         right.append(hits)
         losses.append(-mean.gather(1, y[:, None])[:, 0].clamp_min(1e-30).log())
-    correct = torch.cat(right).to(torch.float64)
+    correct = torch.cat(right)
     loss = torch.cat(losses)
     if own is None or own is parts:
         shares = [part.mean() for part in torch.split(correct, [len(part) for part in parts])]
@@ -205,7 +204,7 @@ def score_models(
 def share_taken_for(network: Network, answering: Models, x: Tensor, label: int) -> float | None:
     """Share of images ``x (N, C, H, W)`` that are taken for ``label``; None without an image."""
     taken = [
-        int(taken_for(network, model, x[rows], label)[0].sum())
+        float(taken_for(network, model, x[rows], label)[0].sum())
         for rows, model in answering.batches(len(x))
     ]
     return sum(taken) / len(x) if len(x) else None
@@ -218,12 +217,19 @@ def _ensemble(model: Deployed) -> list[Tree]:
 def taken_for(
     network: Network, model: Deployed, x: Tensor, y: Tensor | int
 ) -> tuple[Tensor, Tensor]:
-    """Return which images are taken for ``y``, ``(N,)``, and the mean probabilities of classes."""
+    """Return how far images are taken for ``y``, ``(N,)`` float64, and the mean probabilities.
+
+    That is 1 or 0, but ``1 / c`` where ``y`` is one of ``c`` classes that share the highest
+    probability, and 0 where probabilities are not finite: argmax would call all images of a model
+    that has died, or diverged, class 0.
+    """
     images = laid_out(x)
     with torch.no_grad():
         chances = [network.logits(m, images).softmax(dim=1) for m in _ensemble(model)]
         mean = torch.stack(chances).mean(dim=0)
-    return (mean.argmax(dim=1) == y) & torch.isfinite(mean).all(dim=1), mean
+    highest = mean == mean.amax(dim=1, keepdim=True)  # nowhere in a row with NaN
+    wanted = highest.gather(1, y[:, None])[:, 0] if isinstance(y, Tensor) else highest[:, y]
+    return wanted / highest.sum(dim=1, dtype=torch.float64).clamp_min(1), mean
 
 
 def sparsity(network: Network, ensemble: Sequence[Tree]) -> float:

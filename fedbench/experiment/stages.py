@@ -201,6 +201,7 @@ def attack_context(
         recruits=recruits,
         worked=worked if streamed is None else streamed.worked,
         streamed=streamed,
+        checks=setup.scenario.server_checks,
     )
     state.learned = threat_model.learn(attack, context, state.learned)
     if not attack.trains or not len(owned):

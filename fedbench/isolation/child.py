@@ -27,7 +27,7 @@ from fedbench.api.prefilter import links_of
 from fedbench.core import errors, registry
 from fedbench.core.rng import Key
 from fedbench.isolation.files import open_no_data
-from fedbench.isolation.plain import APART, DIFFERENTIATED, REHEARSED, write
+from fedbench.isolation.plain import APART, DIFFERENTIATED, REHEARSED, Asked, write
 from fedbench.payload import Payload, Spec, require_same_form
 
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
@@ -170,10 +170,10 @@ class Guest:
     def on_gradient(self, number: int, tree: Any, x: Tensor, y: Tensor, key: Key) -> Any:
         return self.value(number)(tree, x, y, key)
 
-    def on_craft(self, view: AttackView, defense: str | None, memory: int | None) -> dict[str, Any]:
-        """Call `Attack.craft`; ``defense`` is the text of the rule that it may query."""
+    def on_craft(self, view: AttackView, asked: Asked | None, memory: int | None) -> dict[str, Any]:
+        """Call `Attack.craft`; ``asked`` is the text of the rule that it may query."""
         form = view.own
-        view = self.answered(view, defense)
+        view = self.answered(view, asked)
         oracle = view.defense
         sent, later = self.plugin.craft(view, self.value(memory))
         if isinstance(sent, Payload):
@@ -186,10 +186,10 @@ class Guest:
             "queries": oracle.queries if oracle else 0,  # closed forms are counted, too
         }
 
-    def on_learn(self, view: AttackView, defense: str | None, learned: Tensor | None) -> Any:
-        return self.plugin.learn(self.answered(view, defense), learned)
+    def on_learn(self, view: AttackView, asked: Asked | None, learned: Tensor | None) -> Any:
+        return self.plugin.learn(self.answered(view, asked), learned)
 
-    def answered(self, view: AttackView, defense: str | None) -> AttackView:
+    def answered(self, view: AttackView, asked: Asked | None) -> AttackView:
         """Return the view with functions that the parent answers."""
         form = view.own
 
@@ -197,7 +197,10 @@ class Guest:
             require_same_form(form, sent)
             return self.ask("rule", sent, draw)
 
-        oracle = None if defense is None else Oracle(registry.load("defense", defense), ask_rule)
+        oracle = None
+        if asked is not None:
+            text, checks = asked
+            oracle = Oracle(registry.load("defense", text), ask_rule, checks=checks)
         compress = partial(self.ask, "compress")
         lab = view.rehearsal
         if lab is not None:

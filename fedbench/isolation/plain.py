@@ -13,12 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbench.core.choices import Checks
 from fedbench.payload import Payload
 
 # Functions of a rehearsal, which the process that plays answers.
 REHEARSED = ("losses", "gradients", "pixels", "steps")
 # Functions of a gradient that an attack wraps; the same.
 DIFFERENTIATED = ("batch", "each", "features", "pull")
+Asked = tuple[str, Checks]  # text of the rule that an attack queries, and the server's checks
 APART = "apart"  # instead of a hook: a fork is to answer the call that follows
 NAMES = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64"
 DTYPES = {name: getattr(torch, name) for name in NAMES.split()}

@@ -25,7 +25,7 @@ from fedbench.core.errors import FedbenchError, PluginError, Unavailable
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.isolation.host import Child, Kept, Kinds
-from fedbench.isolation.plain import DIFFERENTIATED, REHEARSED, tensors_of
+from fedbench.isolation.plain import DIFFERENTIATED, REHEARSED, Asked, tensors_of
 from fedbench.payload import Payload, Spec
 
 
@@ -142,8 +142,8 @@ class IsolatedAttack(StandIn, Attack):
         return "learn" in self.described["hooks"]
 
     def learn(self, view: AttackView, learned: Tensor | None) -> Tensor | None:
-        shown, defense, answers = self._shown(view)
-        answer = self.child.call("learn", shown, defense, learned, form=view.own, answers=answers)
+        shown, asked, answers = self._shown(view)
+        answer = self.child.call("learn", shown, asked, learned, form=view.own, answers=answers)
         result: Tensor = self.child.checked("learn", answer, Tensor, "a tensor")
         return result.to(view.updates.device)
 
@@ -160,9 +160,9 @@ class IsolatedAttack(StandIn, Attack):
         return images.to(xs.device), int(label)
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload | list[bytes], Any]:
-        shown, defense, answers = self._shown(view)
+        shown, asked, answers = self._shown(view)
         number = memory.number if isinstance(memory, Kept) else None
-        answer = self.child.call("craft", shown, defense, number, form=view.own, answers=answers)
+        answer = self.child.call("craft", shown, asked, number, form=view.own, answers=answers)
         fields = self.child.fields("craft", answer, CRAFTED)
         view.notes.update(fields["notes"])
         view.trace.extend(fields["trace"])
@@ -170,15 +170,15 @@ class IsolatedAttack(StandIn, Attack):
             view.defense.queries = max(view.defense.queries, int(fields["queries"]))
         return fields["sent"], self.keeping(fields["memory"])
 
-    def _shown(self, view: AttackView) -> tuple[AttackView, str | None, dict[str, Any]]:
-        """Return the view without its functions, the defense's text, and the functions by name."""
+    def _shown(self, view: AttackView) -> tuple[AttackView, Asked | None, dict[str, Any]]:
+        """Return the view without its functions, what is asked, and the functions by name."""
         device = view.updates.device
         answers: dict[str, Callable[..., Any]] = {"compress": lambda x: view.compress(x.to(device))}
-        defense = None
+        asked = None
         if view.defense is not None:
             assert isinstance(view.defense.rule, StandIn)  # both are isolated, or none is
             answers["rule"] = view.defense
-            defense = view.defense.rule.text
+            asked = (view.defense.rule.text, view.defense.checks)
         lab = view.rehearsal
         if lab is not None:
             here = partial(on_device, device=device)
@@ -191,7 +191,7 @@ class IsolatedAttack(StandIn, Attack):
         shown = dataclasses.replace(
             view, compress=unanswered, defense=None, rehearsal=lab, notes={}, trace=[]
         )
-        return shown, defense, answers
+        return shown, asked, answers
 
 
 class IsolatedDefense(StandIn, Defense[Any]):

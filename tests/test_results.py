@@ -161,7 +161,8 @@ def test_a_digest_at_the_wrong_place_seals_nothing() -> None:
     assert extract.sealed(good)
     start = good.index(b' "digest"')
     late = good[:-2] + b',\n "result": {}\n}\n'
-    for bad in (good[:start] + b" " + good[start:], good + good[start:], good + b"\n", late):
+    spaced = good[:start] + b" " + good[start:]
+    for bad in (spaced, good + good[start:], good + b"\n", good[:-1], late):
         assert not extract.sealed(bad)
 
 

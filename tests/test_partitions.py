@@ -126,12 +126,27 @@ def test_by_client_is_dirichlet_of_beta_times_the_prior_at_equal_sizes() -> None
     assert q.square().sum(dim=1).mean().item() == pytest.approx(0.577, abs=0.115)
 
 
+def test_labels_are_shuffled_apart_from_each_other() -> None:
+    first, second = partitions.by_label(torch.arange(200) // 100, 2, Key(0))
+    assert sorted(first.tolist()) == list(range(100))
+    assert (first + 100).tolist() != second.tolist()
+
+
+def test_a_mix_that_has_run_out_goes_on_with_what_is_left_in_proportion() -> None:
+    # One of class 0, then 100 of the 900 and 100 that are left: 10 of class 2, deviation 2.8.
+    mix = np.array([1.0, 0.0, 0.0])
+    taken = partitions.draw(mix, np.array([1, 900, 100]), 101, Key(0).numpy())
+    assert (taken[0], taken.sum()) == (1, 101)
+    assert 0 < taken[2] < 25
+
+
 def test_a_starving_client_is_fed_by_whoever_is_largest_from_any_class() -> None:
     # 6, 5, 0: one from the first, then 5 = 5 and the first gives, then the second.
     parts = [np.arange(6), np.arange(6, 11), np.arange(0)]
     filled = partitions.fill_up(parts, 3, Key(0))
     assert [len(part) for part in filled] == [4, 4, 3]
     assert sorted(np.concatenate(filled).tolist()) == list(range(11))
+    assert partitions.fill_up(filled, 3, Key(1)) is filled  # all have enough
     parts = [np.arange(100), np.arange(0)]
     got = partitions.fill_up(parts, 10, Key(0))[1]
     assert got.min() < 40  # the last ten would start at 90
@@ -211,6 +226,8 @@ def test_hands_of_labels_are_random_and_hold_every_label_which_is_cut_evenly() -
     assert firsts[:5] != labels.tolist()
     draws = (partitions.random_hands(labels, 10, 2, Key(seed))[0] for seed in range(200))
     seconds = [hand[1] for hand in draws]
+    alike = partitions.random_hands(np.arange(10), 100, 2, Key(0))[::10]  # with one first label
+    assert len({int(hand[1]) for hand in alike}) > 2
     assert np.bincount(seconds)[labels].min() > 15  # 40 by chance, sd 5.7
     hands = partitions.random_hands(np.arange(10), 3, 4, Key(0))
     assert [len(set(hand.tolist())) for hand in hands] == [4, 4, 4]

@@ -21,7 +21,7 @@ from fedbench.core.errors import ConfigError
 from fedbench.experiment.record import Record, read
 from fedbench.experiment.scenario import Scenario
 from fedbench.results import extract, index
-from fedbench.results.aggregate import cells, grouped
+from fedbench.results.aggregate import cells, data_seeds, grouped
 from fedbench.results.fields import CELL, NAMES, RUN, SEEDS, SETTINGS, Entry
 from fedbench.results.gather import cells_of
 from fedbench.results.query import Condition, Query
@@ -79,6 +79,11 @@ def test_every_field_of_a_scenario_can_be_asked_for() -> None:
     voted = entry(made(vote=True, epsilon=1.0))  # a vote is a defense; a price has an adversary
     assert (voted["defense"], voted["sees"], voted["adjacency"]) == ("vote", "sum", "zero-out")
     assert (entry(made())["sees"], entry(made())["unit"]) == (None, None)
+
+
+def test_a_cell_has_a_data_seed_of_its_own_if_seeds_share_it_or_it_is_none_of_them() -> None:
+    runs = [("a", 0, 0), ("a", 1, 1), ("b", 0, 0), ("b", 1, 0), ("c", 5, 3), ("d", 2, None)]
+    assert data_seeds(runs) == [None, None, 0, 0, 3, None]
 
 
 def with_(**changes: Any) -> Callable[[bytes], bytes]:
@@ -321,6 +326,20 @@ def test_an_adversary_that_chooses_for_every_run_leaves_the_mean_of_the_lowest()
         assert one(found, attack=attack)["worst_by_seed"] == pytest.approx(0.15)
     found, _ = cells([*runs[1:2], *runs[2:3]])  # no seed that both have
     assert {cell["worst_by_seed"] for cell in found} == {None}
+
+
+@pytest.mark.parametrize("limit", [{"knowledge": "own"}, {"attack_from": 1}, {"attack_every": 2}])
+def test_one_clean_run_serves_adversaries_that_see_less_or_act_later(limit: dict[str, Any]) -> None:
+    records = [made(accuracy=0.9), made("sign-flip", accuracy=0.5, **limit)]
+    found, _ = cells([entry(record) for record in records])
+    assert one(found, attack="sign-flip")["impact"] == pytest.approx(0.4)
+
+
+def test_attacks_on_data_that_was_dealt_once_are_not_ranked_with_those_on_data_dealt_anew() -> None:
+    once = [made("sign-flip", seed, 0.2, data_seed=7) for seed in (0, 1)]
+    anew = [made("rank-reversal", seed, 0.5) for seed in (0, 1)]
+    found, _ = cells([entry(record) for record in (*once, *anew)])
+    assert [(cell["worst"], cell["worst_by_seed"]) for cell in found] == [(True, 0.2), (True, 0.5)]
 
 
 def test_a_price_is_the_highest_and_unknown_if_one_is_and_doubts_are_named_once() -> None:

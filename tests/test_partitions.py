@@ -140,6 +140,32 @@ def test_a_mix_that_has_run_out_goes_on_with_what_is_left_in_proportion() -> Non
     assert 0 < taken[2] < 25
 
 
+def test_a_class_is_cut_at_the_rounded_down_cumulative_shares() -> None:
+    shares = Key(0).fold("shares", 0).numpy().dirichlet(np.ones(5))
+    ends = [0, *np.floor(np.cumsum(shares)[:-1] * 101).astype(int).tolist(), 101]
+    parts = Dirichlet(minimum=1).split(torch.zeros(101).long(), 5, 1, Key(0))
+    assert [len(part) for part in parts] == np.diff(ends).tolist()
+
+
+def test_a_client_s_mix_has_the_classes_as_often_as_the_pool() -> None:
+    # A tenth of 100 samples is of the rare class: 10 each, deviation 3 and less; half would be 50.
+    y = torch.tensor([0] * 900 + [1] * 100)
+    counts = table(y, Dirichlet(beta=1e9, by="client").split(y, 10, 2, Key(0)), 2)
+    assert counts[:, 1].max() < 25
+
+
+def test_whoever_has_the_first_turn_has_the_sample_that_is_left_over() -> None:
+    y = balanced(1)
+    larger = set()
+    for seed in range(8):
+        parts = Dirichlet(minimum=1, by="client").split(y, 3, 10, Key(seed))
+        sizes = [len(part) for part in parts]
+        assert sorted(sizes) == [3, 3, 4]
+        larger.add(sizes.index(4))
+        assert Key(seed).fold("turns").permutation(3)[0] == sizes.index(4)
+    assert larger == {0, 1, 2}
+
+
 def test_a_starving_client_is_fed_by_whoever_is_largest_from_any_class() -> None:
     # 6, 5, 0: one from the first, then 5 = 5 and the first gives, then the second.
     parts = [np.arange(6), np.arange(6, 11), np.arange(0)]
@@ -267,6 +293,9 @@ def test_what_is_dealt_is_in_proportion_and_rich_labels_make_up_for_poor_ones() 
     stock = [np.arange(2), np.arange(2, 102)]
     hands = [np.array([0, 1]), np.array([0, 1])]
     parts = partitions.deal(stock, hands, np.array([1, 99]), minimum=10)
+    assert [len(part) for part in parts] == [10, 92]
+    poor_last = [np.arange(2, 102), np.arange(2)]  # is dealt first all the same
+    parts = partitions.deal(poor_last, hands, np.array([1, 99]), minimum=10)
     assert [len(part) for part in parts] == [10, 92]
     sizes = [len(part) for part in partitions.deal(stock, hands, np.array([1, 99]), minimum=0)]
     assert sizes == [1, 101]

@@ -25,7 +25,7 @@ from fedbench.results.aggregate import cells, data_seeds, grouped
 from fedbench.results.fields import CELL, NAMES, RUN, SEEDS, SETTINGS, Entry
 from fedbench.results.gather import cells_of
 from fedbench.results.query import Condition, Query
-from fedbench.results.summary import lowest_by_seed, rows
+from fedbench.results.summary import lowest_by_seed, pooled, rows
 from fedbench.tables import export, report
 from fedbench.tables.entries import USUAL, ResultsPage
 
@@ -69,6 +69,24 @@ def test_a_run_says_what_its_record_says() -> None:
     }
     assert entry(record) == entry(record) | told
     assert list(entry(record)) == list(RUN)
+
+
+def test_data_go_by_the_first_twelve_digits_of_their_digest() -> None:
+    record = made().model_copy(update={"data_digest": "0123456789abcdef" * 4})
+    assert entry(record)["data"] == "0123456789ab"
+
+
+def test_runs_are_listed_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
+    records = sorted((made(seed=s) for s in range(3)), key=lambda record: record.file_name)
+    stored(tmp_path, *records)
+    for age, record in enumerate(records):
+        os.utime(tmp_path / record.file_name, ns=(0, 10**18 - age * 10**9))
+    assert [e["id"] for e in index.runs(tmp_path).entries] == [r.id for r in records[::-1]]
+
+
+def test_runs_of_other_declared_shares_are_of_other_cells() -> None:
+    records = [made("sign-flip", 0, declared=0.1), made("sign-flip", 1, declared=0.3)]
+    assert [len(runs) for runs in cells_of(records).values()] == [1, 1]
 
 
 def test_every_field_of_a_scenario_can_be_asked_for() -> None:
@@ -340,6 +358,32 @@ def test_attacks_on_data_that_was_dealt_once_are_not_ranked_with_those_on_data_d
     anew = [made("rank-reversal", seed, 0.5) for seed in (0, 1)]
     found, _ = cells([entry(record) for record in (*once, *anew)])
     assert [(cell["worst"], cell["worst_by_seed"]) for cell in found] == [(True, 0.2), (True, 0.5)]
+
+
+def test_a_report_says_the_guarantee_of_the_seed_that_gave_away_most() -> None:
+    spent = {0: 2.0, 1: None, 2: 3.0}  # infinite epsilon has no number in JSON
+    records = [made(seed=s, epsilon=x, mechanism="dp-fedavg") for s, x in spent.items()]
+    results = cells_of(records)
+    (row,) = rows(list(results), results)
+    assert row.privacy == records[1].privacy
+    results = cells_of([records[0], records[2]])
+    (row,) = rows(list(results), results)
+    assert row.privacy == records[2].privacy
+
+
+def test_an_attack_with_some_of_its_seeds_is_missing_from_its_system() -> None:
+    records = [made("sign-flip", seed) for seed in (0, 1)] + [made("rank-reversal", 0)]
+    results = cells_of(records)
+    assert [row.missing for row in rows(list(results), results)] == [1, 1]
+    assert [row.missing for row in rows(list(results), results, seeds=3)] == [2, 2]
+    assert [row.missing for row in rows(list(results), results, seeds=1)] == [0, 0]
+
+
+def test_a_system_costs_what_all_of_its_runs_cost() -> None:
+    records = [made(seed=0, epsilon=2.0), made("sign-flip", 1, epsilon=3.0)]
+    results = cells_of(records)
+    price = pooled(rows(list(results), results))
+    assert (price["uplink_bits"], price["epsilon"]) == ((1.25 + 2.25) / 2, 3.0)
 
 
 def test_a_price_is_the_highest_and_unknown_if_one_is_and_doubts_are_named_once() -> None:

@@ -97,6 +97,13 @@ def test_candidates_of_the_strongest_are_cells_that_are_no_rows_of_their_own() -
     assert listed["sign-flip"] == (3, True), "asked for by name, and a candidate"
 
 
+def test_a_search_needs_validation_data_to_choose_on() -> None:
+    axes = {"dataset": ("mnist",), "split": ("published",), "attack": ("strongest:budget=2",)}
+    rule = r"strongest must have validation data to choose on, got --split published"
+    with pytest.raises(ConfigError, match=rule):
+        Grid(axes).cells()
+
+
 def test_a_search_without_a_budget_and_a_name_that_is_none_are_refused() -> None:
     for text in ("strongest:budget=0", "strongest:budget=many", "strongest:b=1"):
         with pytest.raises(ConfigError, match=r"must be strongest:budget=N with N in 1 .. 999999"):

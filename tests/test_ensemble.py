@@ -74,6 +74,8 @@ def test_candidates_are_the_ensemble_then_variations_and_no_two_mean_the_same() 
     meanings = {registry.describe(a.partition(":")[0], registry.load("attack", a)) for a in some}
     assert len(meanings) == len(some) > len(known) + 10
     assert not any(registry.load("attack", attack).idle for attack in some)
+    every = [registry.load("attack", attack) for attack in candidates("fedavg", 100_000)]
+    assert all(type(attack).trigger is Attack.trigger for attack in every), "no backdoor"
     assert candidates("fedavg", 5) == some[:5]
     capped_ones = candidates("fedavg", 5, "own")
     assert len(capped_ones) == 5, "a budget is spent on what the cap allows"

@@ -189,6 +189,7 @@ def test_what_is_no_model_or_no_data_of_it_is_one_line() -> None:
     for x, y, line in (
         (torch.zeros(1, 1, 9, 9), 0, r"samples \(1, 8, 8\), got \(1, 9, 9\)"),
         (torch.zeros(1, 1, 8, 8), 10, r"labels from 0 to 9, got \(10, 10\)"),
+        (torch.zeros(1, 1, 8, 8), -1, r"labels from 0 to 9, got \(-1, -1\)"),
     ):
         label = torch.tensor([y])
         with pytest.raises(ConfigError, match=line):
@@ -211,6 +212,15 @@ def halves(protocol: str) -> tuple[Server, Client]:
     for i in range(settings.clients):
         server.enrol(i, 10)
     return server, Client(settings, example.lenet())
+
+
+def test_a_client_trains_at_the_rate_of_the_round() -> None:
+    messages = []
+    for protocol in ("fedavg:lr=0.4,decay=0.5", "fedavg:lr=0.1"):
+        server, client = halves(protocol)
+        (request,) = server.open([0], 2)  # the third round: half of a half
+        messages.append(client.train(request, example.digits(0, 6, SEED), b"")[0].data)
+    assert messages[0] == messages[1]
 
 
 def test_a_client_that_does_not_answer_is_left_out_of_the_round() -> None:

@@ -166,6 +166,11 @@ def test_thresholds_are_tried_where_alarms_are_rare() -> None:
     assert set(range(9980, 10_000)) <= set(tail.astype(int).tolist())
 
 
+def test_a_few_canaries_have_a_sample_standard_deviation() -> None:
+    fit = from_final(np.array([0.0, 2.0]), 4)
+    assert (fit.mean, fit.std, fit.other, fit.other_std) == (1.0, math.sqrt(2), 0.0, 0.5)
+
+
 def test_an_estimate_above_the_claim_refutes_nothing() -> None:
     fields: dict[str, Any] = {"method": "one-shot", "epsilon": 3.0, "claimed": 2.0, "delta": 1e-5}
     fields |= {"unit": "client", "adjacency": "zero-out", "audited": "", "evidence": ""}

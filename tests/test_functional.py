@@ -527,6 +527,26 @@ WRONG_ROWS: list[tuple[Any, str]] = [
 ]
 
 
+def test_counters_are_the_lower_median_and_the_widest_float_is_computed_in() -> None:
+    states = [
+        {"w": torch.tensor([float(i)]), "v": torch.tensor([0.1], dtype=torch.float64), "seen": i}
+        for i in (4, 1, 3, 2)
+    ]
+    rows: Any = [state | {"seen": torch.tensor(state["seen"])} for state in states]
+    answer = functional.mean(rows)
+    assert (int(answer["seen"]), float(answer["w"])) == (2, 2.5)
+    assert float(answer["v"]) == pytest.approx(0.1, abs=1e-15)  # not 0.1 in float32
+
+
+def test_layers_in_another_order_are_not_taken_for_each_other() -> None:
+    first = {"a": torch.zeros(2), "b": torch.ones(2)}
+    turned = {"b": torch.zeros(2), "a": torch.ones(2)}
+    with pytest.raises(ConfigError, match="must have the entries of"):
+        functional.mean([first, turned])
+    with pytest.raises(ConfigError, match="must have the entries of"):
+        functional.fltrust([first, first], root=turned)
+
+
 def test_a_rule_that_looks_at_subsets_has_a_largest_number_of_rows() -> None:
     with pytest.raises(ConfigError, match=r"mda must have n <= \d+ rows, got 60"):
         functional.mda(draw(0, 60), f=25)

@@ -224,3 +224,15 @@ def test_signs_that_are_flipped_are_compared_with_those_of_nothing_or_of_the_opp
         assert pair.second is not None
         assert (pair.first.tolist(), pair.second.tolist()) == ([-1.0] * 3, [other] * 3)
         assert pair.law == Bernoullis(3, 0.75, 0.25)
+
+
+def test_channels_are_weighted_by_the_scores_that_choose_the_test_and_no_others() -> None:
+    first = Key(0).normal(400, 2) + torch.tensor([1.0, 0.5])
+    second = Key(1).normal(400, 2)
+    before = scores(first, second)
+    for x in (first, second):
+        x[100:, 1] += 7.0  # of the quarter that chooses, nothing has changed
+    after = scores(first, second)
+    for old, new in zip(before, after, strict=True):
+        assert np.array_equal(old[:100], new[:100])
+        assert not np.array_equal(old[100:], new[100:])

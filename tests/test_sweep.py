@@ -300,14 +300,15 @@ class Sleepy(Defense[int]):
         time.sleep(self.before)
         return 0
 
-    def aggregate(self, received: Payload, state: int, view: ServerView) -> tuple[Any, int]:
+    def aggregate(self, received: Payload, state: int | None, view: ServerView) -> tuple[Any, int]:
         time.sleep(self.each)
-        return received.values().mean(dim=0), state
+        return received.values().mean(dim=0), state or 0
 
 
 @pytest.mark.slow
 def test_an_estimate_is_the_start_and_the_rounds_of_every_run(still_clock: None) -> None:
-    tiny = {"model": "micro", "clients": 8, "per_round": 2, "malicious": 0.0, "epochs": 1}
+    tiny: dict[str, Any] = {"model": "micro", "clients": 8, "per_round": 2, "epochs": 1}
+    tiny["malicious"] = 0.0
     short = Cell(Scenario(defense=Sleepy(), rounds=6, **tiny))
     long = Cell(Scenario(defense=Sleepy(before=1.0, each=2.0), rounds=10, **tiny))
     runs = [Run(short, 0), Run(short, 1), Run(long, 0)]

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_records import made
+from sample_records import made, sample_round
 
 import fedbench
 from fedbench.core import seal
 from fedbench.core.errors import ConfigError
+from fedbench.experiment.measurements import rejected_most
 from fedbench.experiment.record import Record, read
 from fedbench.experiment.scenario import Scenario
 from fedbench.results import extract, index
@@ -69,6 +70,16 @@ def test_a_run_says_what_its_record_says() -> None:
     }
     assert entry(record) == entry(record) | told
     assert list(entry(record)) == list(RUN)
+
+
+def test_a_server_that_rejects_half_of_the_honest_messages_is_not_doubted_and_more_is() -> None:
+    for rejected, doubts in ((1, 0), (2, 1)):
+        one_round = sample_round(0, clients=[0, 1, 2], malicious=1, rejected_honest=rejected)
+        assert len(rejected_most([one_round])) == doubts
+
+
+def test_clients_that_dropped_out_were_asked_too() -> None:
+    assert sample_round(0, clients=[4, 1, 2], dropped=2).asked == 5
 
 
 def test_data_go_by_the_first_twelve_digits_of_their_digest() -> None:

@@ -442,3 +442,24 @@ def test_a_model_without_central_noise_is_priced_as_the_messages(sees: Any) -> N
     )
     setup = prepare(scenario, "cpu")
     assert priced_as(setup) == ("messages" if sees == "model" else sees)
+
+
+def test_clients_of_the_adversary_hide_nobody() -> None:
+    # It knows when its own are drawn: the others are drawn from 8 - 4, not from 8.
+    spent = []
+    for attack in ("none", "sign-flip"):
+        scenario = Scenario(
+            model="micro",
+            clients=8,
+            per_round=2,
+            malicious=0.5,
+            attack=attack,
+            mechanism="dp-fedavg:z=2,adaptive=false",
+        )
+        setup = prepare(scenario, "cpu")
+        ledger = Ledger()
+        spend(setup, ledger, [0, 1], torch.ones(2, dtype=torch.bool))
+        privacy = guarantee(setup, ledger, slow=False)
+        assert privacy is not None
+        spent.append(privacy.epsilon or math.inf)
+    assert spent[0] < spent[1] < math.inf

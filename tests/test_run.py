@@ -23,7 +23,7 @@ from fedbench.data.own import from_arrays
 from fedbench.executors.factory import executor
 from fedbench.executors.training import Client, Executor, Schedule, Trained
 from fedbench.experiment.compatibility import load_plugins, resolve
-from fedbench.experiment.evaluation import evaluate, fixed, is_evaluated, score_models
+from fedbench.experiment.evaluation import evaluate, fixed, is_evaluated, score_models, taken_for
 from fedbench.experiment.prepare import load_pool, prepare
 from fedbench.experiment.record import Record, read
 from fedbench.experiment.record_builder import build_record
@@ -613,3 +613,13 @@ def test_the_loss_of_a_confident_mistake_is_as_large_as_it_is() -> None:
     score = score_models(network, fixed({name: sure}), data, [torch.arange(4)])
     assert score.accuracy == 0.25
     assert score.loss == pytest.approx(15.0, rel=1e-5)
+
+
+def test_an_ensemble_answers_by_its_mean_probability() -> None:
+    network = ConvNet((1, 1, 1), (), (), 2)
+    (name,) = network.shapes
+    logits = ([0.0, 0.0], [math.log(99.0), 0.0])  # chances 0.5 and 0.99 of class 0
+    ensemble = [{name: torch.tensor(row).reshape(network.shapes[name])} for row in logits]
+    taken, chances = taken_for(network, ensemble, torch.ones(1, 1, 1, 1), 0)
+    assert taken.tolist() == [True]
+    assert chances[0].tolist() == pytest.approx([0.745, 0.255], abs=1e-6)

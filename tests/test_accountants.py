@@ -13,7 +13,8 @@ import fedbench
 from fedbench.api import DpEvent
 from fedbench.core.errors import ConfigError, Incompatible, NoTheorem
 from fedbench.experiment.compatibility import load_plugins
-from fedbench.experiment.guarantee import guarantee, spend
+from fedbench.experiment.guarantee import event as event_of
+from fedbench.experiment.guarantee import guarantee, priced_as, spend
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Privacy, Record
 from fedbench.experiment.scenario import Scenario
@@ -423,3 +424,42 @@ def test_epsilon_of_extreme_parameters_is_a_number() -> None:
     bits = FlippedBits(10, 0.49999), MaskSample(5, 1e5, 1e-6, 0.1)
     for event in (NoisySigns(10, 0.02), *bits, *masks):
         assert 0 <= price(event, exposed(sees="sum"), 1e-5).epsilon < math.inf
+
+
+def test_every_step_of_a_client_in_a_round_is_priced() -> None:
+    scenario = Scenario(
+        model="micro", clients=8, per_round=4, mechanism="dp-sgd", epochs=3, batch_size=8
+    )
+    released = event_of(prepare(scenario, "cpu"), 33)
+    assert isinstance(released, GaussianGradients)
+    assert (released.steps, released.rate) == (3 * 5, 8 / 33)
+
+
+@pytest.mark.parametrize("sees", ["messages", "model", "sum"])
+def test_a_model_without_central_noise_is_priced_as_the_messages(sees: Any) -> None:
+    scenario = Scenario(
+        model="micro", clients=8, per_round=4, protocol="signsgd", mechanism="noisy-sign", sees=sees
+    )
+    setup = prepare(scenario, "cpu")
+    assert priced_as(setup) == ("messages" if sees == "model" else sees)
+
+
+def test_clients_of_the_adversary_hide_nobody() -> None:
+    # It knows when its own are drawn: the others are drawn from 8 - 4, not from 8.
+    spent = []
+    for attack in ("none", "sign-flip"):
+        scenario = Scenario(
+            model="micro",
+            clients=8,
+            per_round=2,
+            malicious=0.5,
+            attack=attack,
+            mechanism="dp-fedavg:z=2,adaptive=false",
+        )
+        setup = prepare(scenario, "cpu")
+        ledger = Ledger()
+        spend(setup, ledger, [0, 1], torch.ones(2, dtype=torch.bool))
+        privacy = guarantee(setup, ledger, slow=False)
+        assert privacy is not None
+        spent.append(privacy.epsilon or math.inf)
+    assert spent[0] < spent[1] < math.inf

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,17 +127,21 @@ def test_a_frame_has_a_row_for_each_run_the_fields_of_the_command_and_their_type
 
 def test_rounds_give_a_row_for_each_round_beside_its_scenario() -> None:
     record = made("alie", 3, 0.4, malicious=(1, 2, 0))
+    rounds = [replace(r, accepted=2) for r in record.rounds]  # of the three that sent
+    record = record.model_copy(update={"rounds": rounds})
     frame = Results([record, made()]).to_pandas(rounds=True)
     own = frame[frame["id"] == record.id]
     assert list(own["step"]) == [0, 1, 2]
     assert list(own["sampled_malicious"]) == [1, 2, 0]
     assert list(own["malicious"]) == [0.2] * 3
     assert list(own["sampled"]) == [3, 3, 3]
+    assert list(own["accepted"]) == [2, 2, 2]
     assert list(own["rejected_malicious"]) == [0, 2, 4]
     assert set(own["attack"]) == {"alie"}
     assert own["epsilon"].isna().all()
     kinds = {name: str(frame[name].dtype) for name in frame}
     assert kinds["step"] == "int64"
+    assert kinds["accuracy"] == kinds["loss"] == "float64"
     assert kinds["uplink_bits"] == "Int64"
     assert kinds["skipped"] == "bool"
     assert not {"trace", "notes", "headers", "commitment"} & set(frame)

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from fedbench.api import Adjacency, DpEvent, Mechanism, Release
 from fedbench.audits.bounds import AuditFinding
-from fedbench.audits.laws import Bernoullis
+from fedbench.audits.laws import Bernoullis, Gaussians
 from fedbench.audits.pairs import NeighbourPair, worst_pair
 from fedbench.audits.releases import ReleaseBench, audit, one_by_one, scores, together
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, NoTheorem
 from fedbench.core.rng import Key
 from fedbench.privacy.amplification import marginal
+from fedbench.privacy.events import FlippedBits, GaussianSum
 from fedbench.privacy.mechanisms.dp_fedavg import DPFedAvg
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian, MaskSampling, SampledMasks
@@ -198,3 +199,40 @@ def test_what_nobody_has_worked_out_is_refused() -> None:
         found(FlipBits(), 99)
     with pytest.raises(ConfigError, match="masks or signs"):
         audit(bench(NoisySign(), "fedavg"), 1e-5, 0.95, 100, Key(0))
+
+
+def test_pairs_of_a_sum_are_as_far_apart_as_their_adjacency_allows() -> None:
+    event = GaussianSum(z=2.0)
+    for adaptive, adjacency, law in (
+        (False, "replace-one", Gaussians(2 / 2.0)),  # the clip and its opposite
+        (True, "replace-one", Gaussians(2 / 2.0)),  # both count alike
+        (False, "add-remove", Gaussians(1 / 2.0)),
+        (False, "zero-out", Gaussians(1 / 2.0)),
+        (True, "zero-out", None),  # an adaptive clip counts who is below it, too
+    ):
+        chosen: Any = adjacency
+        mechanism = DPFedAvg(z=2.0, adaptive=adaptive, bit_noise=4.0)
+        assert worst_pair(event, mechanism, "weights", 5, chosen, 1e-5).law == law
+
+
+def test_signs_that_are_flipped_are_compared_with_those_of_nothing_or_of_the_opposite() -> None:
+    event = FlippedBits(d=3, p=0.25)
+    for adjacency, other in (("zero-out", 0.0), ("replace-one", 1.0)):
+        chosen: Any = adjacency
+        pair = worst_pair(event, FlipBits(), "weights", 3, chosen, 1e-5)
+        assert pair.first is not None
+        assert pair.second is not None
+        assert (pair.first.tolist(), pair.second.tolist()) == ([-1.0] * 3, [other] * 3)
+        assert pair.law == Bernoullis(3, 0.75, 0.25)
+
+
+def test_channels_are_weighted_by_the_scores_that_choose_the_test_and_no_others() -> None:
+    first = Key(0).normal(400, 2) + torch.tensor([1.0, 0.5])
+    second = Key(1).normal(400, 2)
+    before = scores(first, second)
+    for x in (first, second):
+        x[100:, 1] += 7.0  # of the quarter that chooses, nothing has changed
+    after = scores(first, second)
+    for old, new in zip(before, after, strict=True):
+        assert np.array_equal(old[:100], new[:100])
+        assert not np.array_equal(old[100:], new[100:])

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from fedbench.audits.bounds import AuditFinding
 from fedbench.audits.campaign import AuditPlan, fitting
-from fedbench.audits.canaries import Canaries, Planted, model, plant, play, ready
+from fedbench.audits.canaries import Canaries, Planted, _seen, cosine, model, plant, play, ready
 from fedbench.audits.watched import Watched
 from fedbench.core.errors import ConfigError, NoTheorem
 from fedbench.core.rng import Key
 from fedbench.experiment.scenario import Scenario
+from fedbench.payload import FloatVectors
 from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian
 from fedbench.privacy.mechanisms.noisy_sign import NoisySign
 from fedbench.run import begin, play_round
@@ -67,6 +68,21 @@ def test_who_looks_over_the_shoulder_of_a_rule_changes_nothing() -> None:
     assert torch.equal(model(setup, plain), model(setup, watched))
     rule = Watched(Mean(), lambda *_: None)
     assert (rule.rows_needed(), rule.tolerates(5)) == (1, 0)
+
+
+def test_what_is_seen_of_a_sum_is_what_the_clients_moved_it_by() -> None:
+    received = FloatVectors(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 9.0]]))
+    idle = torch.full((3, 2), 0.5)
+    birds = Canaries(torch.tensor([True, False]), 5, 3.0, Key(0))
+    for sees, canaries in (("sum", [1]), ("hidden-sum", [0, 1])):  # the second took part
+        setup = ready(small("mask-gaussian", sees=sees))
+        seen = _seen(setup, birds, {2: 1}, idle, received, received.x.mean(dim=0))
+        assert list(seen) == canaries
+        assert all(x.tolist() == pytest.approx([9 - 1.5, 15 - 1.5]) for x in seen.values())
+    seen = _seen(ready(small("noisy-sign")), birds, {2: 1}, idle, received, received.x[0])
+    assert {j: x.tolist() for j, x in seen.items()} == {1: [4.5, 8.5]}  # messages
+    assert cosine(torch.zeros(2), torch.tensor([1.0, 0.0])) == 0.0
+    assert cosine(torch.tensor([-3.0, 4.0]), torch.tensor([1.0, 0.0])) == pytest.approx(-0.6)
 
 
 @pytest.mark.parametrize(

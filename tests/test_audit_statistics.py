@@ -2,13 +2,21 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import beta, binom, norm
 
 from fedbench.audits import laws as exact
-from fedbench.audits.bounds import Guesses, best_guesses, clopper_pearson, lower_bound
+from fedbench.audits.bounds import (
+    AuditFinding,
+    Guesses,
+    _tail,
+    best_guesses,
+    clopper_pearson,
+    lower_bound,
+)
 from fedbench.audits.laws import Bernoullis, Gaussians, from_all, from_final
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
@@ -141,6 +149,34 @@ def test_a_gaussian_is_audited_in_one_run_as_far_as_a_thousand_canaries_go(
     assert reached - 0.25 < epsilon < reached + 0.25
     assert epsilon < exact
     assert guesses.made in (100, 250)
+
+
+def test_guesses_are_whole_pairs_of_canaries_and_no_canary_is_guessed_twice() -> None:
+    # Of 7 canaries the shares are 1, 1, 1 and 3 on each side: two ways, each with half the error.
+    there = np.array([False, False, False, True, True, True, True])
+    epsilon, guesses = best_guesses(np.arange(7.0), there, 1e-9, 0.9)
+    assert (guesses.made, guesses.right) == (6, 6)
+    assert epsilon == pytest.approx(Guesses(7, 6, 6).epsilon(1e-9, 0.95))
+
+
+def test_thresholds_are_tried_where_alarms_are_rare() -> None:
+    tail = _tail(np.arange(10_000.0))
+    assert len(tail) <= 256
+    assert tail.min() == 0
+    assert set(range(9980, 10_000)) <= set(tail.astype(int).tolist())
+
+
+def test_a_few_canaries_have_a_sample_standard_deviation() -> None:
+    fit = from_final(np.array([0.0, 2.0]), 4)
+    assert (fit.mean, fit.std, fit.other, fit.other_std) == (1.0, math.sqrt(2), 0.0, 0.5)
+
+
+def test_an_estimate_above_the_claim_refutes_nothing() -> None:
+    fields: dict[str, Any] = {"method": "one-shot", "epsilon": 3.0, "claimed": 2.0, "delta": 1e-5}
+    fields |= {"unit": "client", "adjacency": "zero-out", "audited": "", "evidence": ""}
+    assert AuditFinding(**fields, confidence=0.95).broken
+    assert not AuditFinding(**fields, confidence=None).broken
+    assert not AuditFinding(**fields | {"claimed": 3.0}, confidence=0.95).broken
 
 
 def test_one_run_bounds_are_hardly_ever_above_the_truth() -> None:

@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from sample_records import made
@@ -22,7 +22,7 @@ from fedbench.sweeps.drive import play_each
 from fedbench.sweeps.follow import Following
 from fedbench.sweeps.local import Options
 from fedbench.sweeps.watch import Watcher
-from fedbench.tracking.trackers import TRACKERS, Tracker, numbers, outcomes, tracking
+from fedbench.tracking.trackers import TRACKERS, Outcome, Tracker, numbers, outcomes, tracking
 
 SMALL = Scenario(model="micro", clients=6, per_round=3, rounds=2, epochs=1)
 
@@ -166,6 +166,45 @@ def test_a_tracker_gets_numbers_and_no_lists_and_no_texts() -> None:
     assert said["result.accuracy"] == 0.4
     assert said["result.epsilon"] == 2.5
     assert not {"result.flags", "result.unit"} & set(said)
+
+
+class Written(Tracker):
+    """A tracker of no package, which writes into a list what it is told."""
+
+    package = "json"
+    lines: ClassVar[list[tuple[Any, ...]]] = []
+
+    def _begin(self, scenario: Scenario) -> int:
+        self.lines.append(("begin", scenario.seed))
+        return scenario.seed
+
+    def _log(self, run: int, metrics: dict[str, float], step: int) -> None:
+        self.lines.append(("log", run, step, metrics["malicious"]))
+
+    def _conclude(self, run: int, metrics: dict[str, float], record: Record) -> None:
+        self.lines.append(("conclude", run, metrics["result.accuracy"]))
+
+    def _end(self, run: int, outcome: Outcome) -> None:
+        self.lines.append(("end", run, outcome))
+
+
+def test_a_tracker_ends_each_run_as_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TRACKERS, "written", Written)
+    monkeypatch.setattr(Written, "lines", [])
+    record = made("alie", 3, 0.4, malicious=(1, 0))
+    lost, stopped = (record.scenario.model_copy(update={"seed": s}) for s in (8, 9))
+    with tracking(["written", "written"], "e", tmp_path) as (tracker,):  # once is enough
+        replay(record, tracker)
+        tracker.started(lost)
+        tracker.started(lost)  # its first worker was lost
+        tracker.failed(lost, "memory")
+        tracker.started(stopped)
+    begun = [("begin", 3), ("log", 3, 0, 1), ("log", 3, 1, 0), ("conclude", 3, 0.4)]
+    ended = [("end", 3, "finished"), ("begin", 8), ("end", 8, "failed"), ("begin", 8)]
+    stop = [("end", 8, "failed"), ("begin", 9), ("end", 9, "stopped")]
+    assert Written.lines == [*begun, *ended, *stop]
 
 
 def test_an_absent_or_unknown_tracker_is_refused_in_one_line(

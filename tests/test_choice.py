@@ -79,6 +79,8 @@ def test_what_is_faster_is_chosen_and_heavy_steps_are_the_loop_s_unmeasured(
     assert sorted(entry["answer"] for entry in entries) == ["loop", "padded"]
     assert isinstance(executor("auto", Sleepy(), SHARED, PLAN, sizes=[8] * 8), Padded)
     assert isinstance(executor("auto", Crowded(), SHARED, PLAN, sizes=[8] * 2), Loop)
+    monkeypatch.setattr("fedbench.executors.factory.HEAVY", 0.03)  # of each of two steps
+    assert fastest(Sleepy(), 5) == "padded"
     monkeypatch.setattr("fedbench.executors.factory.HEAVY", 0.02)  # `Sleepy` waits longer
     assert fastest(Sleepy(), 4) == "loop"
 
@@ -97,6 +99,7 @@ def test_the_answer_is_kept_and_the_first_one_holds(measuring: Path) -> None:
     question = asked(Padded(Sleepy(), SHARED, PLAN), 8, "loop", "padded")
     assert stored(question, FITS) is None
     assert store(question, "loop", FITS) == "loop"
+    assert stored(question, {"padded"}.__contains__) is None
     assert store(question, "padded", FITS) == "loop"
     assert fastest(Sleepy()) == "loop"  # no measurement would say so
     assert [path.suffix for path in measuring.iterdir()] == [".json"]  # nothing else is left

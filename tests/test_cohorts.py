@@ -27,6 +27,9 @@ from fedbench.experiment.cohorts import (
     share,
     sufficient_cohort,
 )
+from fedbench.experiment.cohorts import (
+    rounds as rounds_of,
+)
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 
@@ -60,6 +63,27 @@ def test_a_stratified_round_has_the_share_of_malicious_clients_rounded_down_or_u
     even = STRATIFIED.model_copy(update={"malicious": 0.5})
     malicious, ids = drawn(even, 200)
     assert set(malicious[ids].sum(1).tolist()) == {3}
+
+
+def test_a_declared_share_that_is_whole_is_not_rounded_up() -> None:
+    hundred: dict[str, Any] = {"clients": 200, "per_round": 100}
+    assert 0.07 * 100 > 7  # as floats are
+    assert declared(Scenario(**hundred, malicious=0.07)) == 7
+    assert declared(Scenario(**hundred, malicious=0.071)) == 8
+
+
+def test_an_exact_cohort_is_one_of_random_rounds_whatever_those_of_the_run_are() -> None:
+    fields: dict[str, Any] = {"clients": 200, "malicious": 0.1, "rounds": 30}
+    expected = exact_cohort(Scenario(**fields))
+    assert exact_cohort(Scenario(**fields, cohorts="stratified")) == expected
+    assert exact_cohort(Scenario(**fields, sampling="poisson")) == expected
+
+
+def test_who_sends_and_who_drops_out_are_all_that_were_asked() -> None:
+    scenario = STRATIFIED.model_copy(update={"availability": "dropout:p=0.3", "rounds": 40})
+    counts = [(len(ids), dropped) for ids, _, dropped in rounds_of(scenario)]
+    assert {sent + dropped for sent, dropped in counts} == {6}
+    assert 1.2 < sum(dropped for _, dropped in counts) / 40 < 2.4  # 1.8, deviation 0.18
 
 
 @pytest.mark.slow

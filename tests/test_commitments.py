@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 import zlib
 from hashlib import sha256
 from pathlib import Path
@@ -188,3 +190,23 @@ def test_ordinary_records_have_neither_field() -> None:
 def test_states_are_kept_of_canonical_runs_only(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="states must be left out without canonical"):
         play(FULL, states=tmp_path)
+
+
+CANONICAL = """
+import os
+from fedbench.core import canonical
+canonical.enter()
+import torch
+assert canonical.in_force()
+for name in ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR", "OMP_NUM_THREADS"):
+    value = os.environ.pop(name)
+    assert not canonical.in_force(), name
+    os.environ[name] = value
+torch.set_num_threads(2)
+assert not canonical.in_force()
+"""
+
+
+@pytest.mark.slow
+def test_a_process_is_in_canonical_mode_only_with_every_variable_and_one_thread() -> None:
+    subprocess.run([sys.executable, "-c", CANONICAL], check=True)

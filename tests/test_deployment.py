@@ -32,6 +32,7 @@ from fedbench.deployment.client import Client, Samples
 from fedbench.deployment.server import Server
 from fedbench.deployment.settings import Settings
 from fedbench.deployment.task import network_of, samples_of
+from fedbench.executors.training import Schedule
 from fedbench.experiment.state_bytes import encode
 from fedbench.models.models import LeNet, Model
 from fedbench.models.modules import ModuleModel
@@ -124,6 +125,31 @@ def test_what_needs_the_harness_is_refused_in_one_line(fields: dict[str, Any], l
         dataclasses.replace(SMALL, rehearse=-1, **fields).plugins()
 
 
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [
+        *(({"public_seed": seed}, "public_seed must be in 0") for seed in (-1, 2**32)),
+        *(({"patience": x}, "patience must be > 0 and finite") for x in (0.0, float("inf"))),
+        ({"evaluate_every": -1}, "evaluate_every must be >= 0"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(fields: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ConfigError, match=rule):
+        Settings(**fields)
+
+
+def test_a_client_draws_batches_by_coins_where_its_guarantee_counts_on_them() -> None:
+    for mechanism, coins in (("none", False), ("dp-sgd", True)):
+        settings = Settings(mechanism=mechanism, batch_size=5)
+        client = Client(settings, example.lenet())
+        assert client.executor.schedule == Schedule(settings.epochs, 5, coins)
+
+
+def test_both_ends_know_the_share_of_the_clients_that_a_round_samples() -> None:
+    shared = Settings(clients=50, per_round=10).shared(example.lenet())
+    assert shared.participation == 0.2
+
+
 def test_noise_is_never_rehearsed() -> None:
     with pytest.raises(ConfigError, match="rehearse must be -1 with a mechanism"):
         dataclasses.replace(SMALL, mechanism="dp-sgd")
@@ -182,6 +208,9 @@ def test_what_is_no_model_or_no_data_of_it_is_one_line() -> None:
         network_of(lambda: 3, (1, 8, 8), 10)
     with pytest.raises(ConfigError, match=r"task\.data\(\) must be Samples or"):
         samples_of([1, 2])
+    x = torch.zeros(2, 1, 8, 8)
+    with pytest.raises(ConfigError, match="float32 images and as many int64 labels"):
+        Samples(x, torch.tensor([0]), x[:0], torch.tensor([], dtype=torch.int64))
     client = Client(SMALL, example.lenet())
     server = Server(SMALL, example.lenet())
     server.enrol(0, 1)
@@ -189,6 +218,7 @@ def test_what_is_no_model_or_no_data_of_it_is_one_line() -> None:
     for x, y, line in (
         (torch.zeros(1, 1, 9, 9), 0, r"samples \(1, 8, 8\), got \(1, 9, 9\)"),
         (torch.zeros(1, 1, 8, 8), 10, r"labels from 0 to 9, got \(10, 10\)"),
+        (torch.zeros(1, 1, 8, 8), -1, r"labels from 0 to 9, got \(-1, -1\)"),
     ):
         label = torch.tensor([y])
         with pytest.raises(ConfigError, match=line):
@@ -213,6 +243,20 @@ def halves(protocol: str) -> tuple[Server, Client]:
     return server, Client(settings, example.lenet())
 
 
+def test_who_is_sampled_does_not_depend_on_the_order_in_which_clients_are_listed() -> None:
+    server, _ = halves("fedavg")
+    assert server.sample([4, 2, 0, 5, 3, 1], 1) == server.sample(range(6), 1)
+
+
+def test_a_client_trains_at_the_rate_of_the_round() -> None:
+    messages = []
+    for protocol in ("fedavg:lr=0.4,decay=0.5", "fedavg:lr=0.1"):
+        server, client = halves(protocol)
+        (request,) = server.open([0], 2)  # the third round: half of a half
+        messages.append(client.train(request, example.digits(0, 6, SEED), b"")[0].data)
+    assert messages[0] == messages[1]
+
+
 def test_a_client_that_does_not_answer_is_left_out_of_the_round() -> None:
     server, client = halves("byz-ef21")
     ids = server.sample(range(6), 0)
@@ -220,11 +264,32 @@ def test_a_client_that_does_not_answer_is_left_out_of_the_round() -> None:
     sent = {r.number: client.train(r, samples, b"")[0] for r in server.open(ids, 0)[1:]}
     traffic = server.close(sent, ids, 0)
     assert (traffic.sent, traffic.accepted) == (3, 3)
+    assert traffic.downlink_bits == 4 * server.down[0].bits  # it was sent to all four
     told = {request.number: request.arrived for request in server.open(ids, 1)}
     assert [told[i] for i in ids] == [-1, 0, 0, 0]  # both ends know what arrived
     request = next(request for request in server.open(ids, 1) if request.arrived == 0)
     with pytest.raises(ConfigError, match="must remember its message of round 0"):
         client.train(request, samples, b"")  # or the server would add a change to another row
+
+
+def test_what_arrived_is_remembered_of_those_whose_messages_were_legal() -> None:
+    server, client = halves("byz-ef21")
+    ids = server.sample(range(6), 0)
+    samples = example.digits(0, 6, SEED)
+    sent = {r.number: client.train(r, samples, b"")[0] for r in server.open(ids, 0)}
+    sent[ids[0]] = Packet.raw(b"rubbish")
+    assert server.close(sent, ids, 0).accepted == 3
+    assert [request.arrived for request in server.open(ids, 1)] == [-1, 0, 0, 0]
+
+
+def test_clients_count_alike_where_central_noise_hides_one_of_them() -> None:
+    for mechanism, weights in (("none", [30, 10]), ("dp-fedavg:adaptive=false", [1, 1])):
+        settings = dataclasses.replace(SMALL, mechanism=mechanism, rehearse=-1)
+        server = Server(settings, example.lenet())
+        server.enrol(0, 30)
+        server.enrol(1, 10)
+        server.open([0, 1], 0)
+        assert server._view([0, 1], 0).weights.tolist() == weights
 
 
 def test_a_rule_is_shown_the_broadcasts_of_those_whose_messages_came() -> None:

@@ -93,6 +93,8 @@ def test_draws_of_a_deployment_have_no_seed_that_two_calls_share() -> None:
 @pytest.mark.parametrize(
     ("protocol", "mechanism", "same"),
     [
+        ("fedavg", "none", True),
+        ("fedavg", "dp-sgd:z=0.5", False),
         ("fedpm", "none", True),
         ("fedpm", "mask-sampling", False),
         ("fedpm", "mask-gaussian:sigma=0", False),  # the sample of the mask is its only noise

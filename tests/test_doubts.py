@@ -134,6 +134,17 @@ def test_a_budget_that_was_spent_or_that_a_larger_one_beats_is_doubted(record: R
     assert list(spent([noted(made(record, [0.5], attack="dyn-opt"), *spends)])) == []
 
 
+@pytest.mark.parametrize("idle", [{"malicious": 0}, {"skipped": True}])
+def test_rounds_in_which_no_malicious_message_counted_say_nothing_about_a_budget(
+    record: Record, idle: dict[str, Any]
+) -> None:
+    row = noted(made(record, [0.5, 0.6], attack="auto"), {"ended": "budget"})
+    (acting,) = row.records[0].rounds
+    rounds = [acting, replace(acting, notes={}, **idle), replace(acting, notes={}, **idle)]
+    runs = tuple(run.model_copy(update={"rounds": rounds}) for run in row.records)
+    assert len(list(spent([replace(row, records=runs)]))) == 1
+
+
 def test_seeds_that_differ_in_their_worst_attack_are_doubted_if_that_matters(
     record: Record,
 ) -> None:

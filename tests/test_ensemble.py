@@ -74,6 +74,8 @@ def test_candidates_are_the_ensemble_then_variations_and_no_two_mean_the_same() 
     meanings = {registry.describe(a.partition(":")[0], registry.load("attack", a)) for a in some}
     assert len(meanings) == len(some) > len(known) + 10
     assert not any(registry.load("attack", attack).idle for attack in some)
+    every = [registry.load("attack", attack) for attack in candidates("fedavg", 100_000)]
+    assert all(type(attack).trigger is Attack.trigger for attack in every), "no backdoor"
     assert candidates("fedavg", 5) == some[:5]
     capped_ones = candidates("fedavg", 5, "own")
     assert len(capped_ones) == 5, "a budget is spent on what the cap allows"
@@ -95,6 +97,13 @@ def test_candidates_of_the_strongest_are_cells_that_are_no_rows_of_their_own() -
     both, _ = unite([Grid({"attack": ("strongest:budget=3", "sign-flip")})])
     listed = {cell.attack: (cell.sought, cell.listed) for cell in both}
     assert listed["sign-flip"] == (3, True), "asked for by name, and a candidate"
+
+
+def test_a_search_needs_validation_data_to_choose_on() -> None:
+    axes = {"dataset": ("mnist",), "split": ("published",), "attack": ("strongest:budget=2",)}
+    rule = r"strongest must have validation data to choose on, got --split published"
+    with pytest.raises(ConfigError, match=rule):
+        Grid(axes).cells()
 
 
 def test_a_search_without_a_budget_and_a_name_that_is_none_are_refused() -> None:

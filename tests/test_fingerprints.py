@@ -1,10 +1,13 @@
 """Ids of runs with a module of one's own: they change with all that changes the numbers."""
 
+import hashlib
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from torch import Tensor, nn
 
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
+from fedbench.core.sources import SourceFile, each_once, source_at, source_of
 from fedbench.experiment.scenario import Scenario
 from fedbench.models.fingerprints import described, written
 from fedbench.models.modules import ModuleModel
@@ -245,3 +249,40 @@ def test_a_class_that_was_typed_at_a_prompt_has_the_digest_of_its_own_code() -> 
         digests.append(subprocess.run(line, capture_output=True, text=True, check=True).stdout)
     assert digests[0] == digests[-1]
     assert len(set(digests)) == len(edits)
+
+
+def test_the_digest_of_typed_code_does_not_depend_on_who_else_holds_a_constant() -> None:
+    code = "class Typed:\n    def craft(self):\n        return 'a text', (1.5, 'and another')\n"
+    names: dict[str, object] = {"__name__": "__main__"}
+    exec(compile(code, "<typed>", "exec"), names)
+    typed = names["Typed"]
+    assert isinstance(typed, type)
+    alone = source_of(typed)
+    held = [*vars(typed)["craft"].__code__.co_consts, vars(typed)["craft"].__code__.co_consts]
+    assert source_of(typed) == alone
+    assert held
+
+
+def test_a_private_number_of_a_typed_class_is_part_of_its_digest() -> None:
+    digests = set()
+    for text in ("_by = 1.0", "_by = 2.0"):
+        names: dict[str, object] = {"__name__": "__main__"}
+        code = f"class Typed:\n    {text}\n    def craft(self):\n        return self._by\n"
+        exec(compile(code, "<typed>", "exec"), names)
+        typed = names["Typed"]
+        assert isinstance(typed, type)
+        digests.add(source_of(typed).sha256)
+    assert len(digests) == 2
+
+
+def test_sources_of_a_run_are_in_their_order_and_each_is_there_once() -> None:
+    first, second = (SourceFile(name, "0" * 64) for name in ("a.py", "b.py"))
+    assert each_once([first, second, first]) == [first, second]
+
+
+def test_a_file_that_was_edited_meanwhile_has_another_digest(tmp_path: Path) -> None:
+    path = tmp_path / "attack.py"
+    for number, text in enumerate(("eps = 1.0\n", "eps = 2.0\n")):
+        path.write_text(text)
+        os.utime(path, ns=(number, number))
+        assert source_at(str(path)).sha256 == hashlib.sha256(text.encode()).hexdigest()

@@ -444,6 +444,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("trimmed_mean", {"f": 1, "F": 1}, "has no argument 'F'; arguments: f, findings"),
     ("trimmed_mean", {"f": 1, "weights": [1] * 8}, "has no argument 'weights'"),
     ("mean", {"weights": [1, 2]}, "mean(weights=) must be 8 numbers >= 0 with a sum > 0"),
+    ("mean", {"weights": [math.inf] * 8}, "mean(weights=) must be 8 numbers >= 0 with a sum > 0"),
     ("median", {"even": "odd"}, "median(even=) must be 'mean' or 'lower', got 'odd'"),
     ("flame", {}, "flame must be given key=..., an integer for its random draws"),
     ("flame", {"key": -1}, "flame(key=) must be an integer from 0 to 2**64 - 1, got -1"),
@@ -524,6 +525,37 @@ WRONG_ROWS: list[tuple[Any, str]] = [
     (torch.zeros(3, 4).to_sparse(), "must be that of x.to_dense(), got 'torch.sparse_coo'"),
     (np.ma.masked_invalid(np.zeros((3, 4))), "must be tensors or NumPy arrays of numbers"),
 ]
+
+
+def test_counters_are_the_lower_median_and_the_widest_float_is_computed_in() -> None:
+    states = [
+        {"w": torch.tensor([float(i)]), "v": torch.tensor([0.1], dtype=torch.float64), "seen": i}
+        for i in (4, 1, 3, 2)
+    ]
+    rows: Any = [state | {"seen": torch.tensor(state["seen"])} for state in states]
+    answer = functional.mean(rows)
+    assert (int(answer["seen"]), float(answer["w"])) == (2, 2.5)
+    assert float(answer["v"]) == pytest.approx(0.1, abs=1e-15)  # not 0.1 in float32
+
+
+def test_layers_in_another_order_are_not_taken_for_each_other() -> None:
+    first = {"a": torch.zeros(2), "b": torch.ones(2)}
+    turned = {"b": torch.zeros(2), "a": torch.ones(2)}
+    with pytest.raises(ConfigError, match="must have the entries of"):
+        functional.mean([first, turned])
+    with pytest.raises(ConfigError, match="must have the entries of"):
+        functional.fltrust([first, first], root=turned)
+
+
+def test_a_rule_that_looks_at_subsets_has_a_largest_number_of_rows() -> None:
+    with pytest.raises(ConfigError, match=r"mda must have n <= \d+ rows, got 60"):
+        functional.mda(draw(0, 60), f=25)
+
+
+def test_the_first_honest_rows_stand_in_for_those_of_the_adversary() -> None:
+    x = draw(0, 3)
+    assert torch.equal(functional.sign_flip(x, m=2), -x[:2])
+    assert torch.equal(functional.sign_flip(x, m=4), -x[[0, 1, 2, 0]])
 
 
 @pytest.mark.parametrize(("rows", "line"), WRONG_ROWS)
@@ -733,3 +765,23 @@ def test_whole_numbers_that_no_ranking_has_are_refused_instead_of_wrapped() -> N
     rows = torch.tensor([[0, 1, 2], [2, 1, 0], [1, 0, 2**32 + 2]])
     with pytest.raises(ConfigError, match=r"rows must be floats, or whole numbers in -2\*\*31"):
         functional.median(rows)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "change"),
+    [
+        ("dp-fedavg:z=2,clip=1", {"delta": 1e-3}),
+        pytest.param(*("dp-fedavg:z=2,clip=1", {"sampling": "poisson"}), marks=pytest.mark.slow),
+        ("randomized-response", {"participations": 2}),
+        ("randomized-response", {"dim": 7}),
+        ("mask-sampling:clip=1", {"malicious": 0.3, "sees": "sum"}),
+        ("dp-sgd:z=1", {"samples": 90}),
+        ("dp-sgd:z=1", {"batch_size": 9}),
+        ("dp-sgd:z=1", {"epochs": 2}),
+    ],
+)
+def test_epsilon_depends_on_each_of_its_arguments(mechanism: str, change: dict[str, Any]) -> None:
+    plan: dict[str, Any] = {"rounds": 10, "clients": 20, "per_round": 10, "dim": 5}
+    changed = functional.epsilon(mechanism, **plan | change)
+    assert changed == functional.privacy_cost(mechanism, **plan | change).epsilon
+    assert changed != functional.epsilon(mechanism, **plan | {"sees": change.get("sees")})

@@ -430,3 +430,11 @@ def test_dp_sgd_trains_the_same_in_the_loop_and_stacked(protocol: str) -> None:
     loop, _ = Loop(plugin, SHARED, schedule).train(clients)
     stacked, _ = Stacked(plugin, SHARED, schedule, 3).train(clients)
     assert_rounded_alike(stacked, loop)
+
+
+@pytest.mark.parametrize(("mechanism", "coins"), [("none", False), ("dp-sgd", True)])
+def test_batches_are_drawn_by_coins_where_the_price_counts_on_them(
+    mechanism: str, coins: bool
+) -> None:
+    scenario = Scenario(model="micro", clients=8, per_round=4, mechanism=mechanism)
+    assert prepare(scenario, "cpu").executor.schedule.coins == coins

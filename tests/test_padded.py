@@ -180,12 +180,21 @@ def test_every_way_to_train_is_among_those_that_are_recorded() -> None:
     assert ways(TRAINERS) == ways(registry.names("protocol"))
 
 
+class Folding(FedAvg):
+    """FedAvg whose steps draw from a key that is not the client's own."""
+
+    def local_update(
+        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
+    ) -> tuple[Tree, Memory]:
+        return super().local_update(tree, batches, grad, key.fold("steps"), memory)
+
+
 @pytest.mark.parametrize("play", [None, recorder()], ids=["padded", "recorded"])
 @pytest.mark.parametrize("coins", [False, True], ids=["epochs", "coins"])
 def test_wrapped_gradients_and_changed_images_are_those_of_the_loop(
     coins: bool, play: Replay | None
 ) -> None:
-    protocol = in_float64(FedAvg())
+    protocol = in_float64(Folding())  # images are changed by the client's key all the same
     schedule = Schedule(2, 3, coins)
     wrap = DPSGD(clip=0.1, z=0.5).wrap_grad
     clients = [dataclasses.replace(client, wrap_grad=wrap) for client in uneven(protocol)]

@@ -126,12 +126,53 @@ def test_by_client_is_dirichlet_of_beta_times_the_prior_at_equal_sizes() -> None
     assert q.square().sum(dim=1).mean().item() == pytest.approx(0.577, abs=0.115)
 
 
+def test_labels_are_shuffled_apart_from_each_other() -> None:
+    first, second = partitions.by_label(torch.arange(200) // 100, 2, Key(0))
+    assert sorted(first.tolist()) == list(range(100))
+    assert (first + 100).tolist() != second.tolist()
+
+
+def test_a_mix_that_has_run_out_goes_on_with_what_is_left_in_proportion() -> None:
+    # One of class 0, then 100 of the 900 and 100 that are left: 10 of class 2, deviation 2.8.
+    mix = np.array([1.0, 0.0, 0.0])
+    taken = partitions.draw(mix, np.array([1, 900, 100]), 101, Key(0).numpy())
+    assert (taken[0], taken.sum()) == (1, 101)
+    assert 0 < taken[2] < 25
+
+
+def test_a_class_is_cut_at_the_rounded_down_cumulative_shares() -> None:
+    shares = Key(0).fold("shares", 0).numpy().dirichlet(np.ones(5))
+    ends = [0, *np.floor(np.cumsum(shares)[:-1] * 101).astype(int).tolist(), 101]
+    parts = Dirichlet(minimum=1).split(torch.zeros(101).long(), 5, 1, Key(0))
+    assert [len(part) for part in parts] == np.diff(ends).tolist()
+
+
+def test_a_client_s_mix_has_the_classes_as_often_as_the_pool() -> None:
+    # A tenth of 100 samples is of the rare class: 10 each, deviation 3 and less; half would be 50.
+    y = torch.tensor([0] * 900 + [1] * 100)
+    counts = table(y, Dirichlet(beta=1e9, by="client").split(y, 10, 2, Key(0)), 2)
+    assert counts[:, 1].max() < 25
+
+
+def test_whoever_has_the_first_turn_has_the_sample_that_is_left_over() -> None:
+    y = balanced(1)
+    larger = set()
+    for seed in range(8):
+        parts = Dirichlet(minimum=1, by="client").split(y, 3, 10, Key(seed))
+        sizes = [len(part) for part in parts]
+        assert sorted(sizes) == [3, 3, 4]
+        larger.add(sizes.index(4))
+        assert Key(seed).fold("turns").permutation(3)[0] == sizes.index(4)
+    assert larger == {0, 1, 2}
+
+
 def test_a_starving_client_is_fed_by_whoever_is_largest_from_any_class() -> None:
     # 6, 5, 0: one from the first, then 5 = 5 and the first gives, then the second.
     parts = [np.arange(6), np.arange(6, 11), np.arange(0)]
     filled = partitions.fill_up(parts, 3, Key(0))
     assert [len(part) for part in filled] == [4, 4, 3]
     assert sorted(np.concatenate(filled).tolist()) == list(range(11))
+    assert partitions.fill_up(filled, 3, Key(1)) is filled  # all have enough
     parts = [np.arange(100), np.arange(0)]
     got = partitions.fill_up(parts, 10, Key(0))[1]
     assert got.min() < 40  # the last ten would start at 90
@@ -211,6 +252,8 @@ def test_hands_of_labels_are_random_and_hold_every_label_which_is_cut_evenly() -
     assert firsts[:5] != labels.tolist()
     draws = (partitions.random_hands(labels, 10, 2, Key(seed))[0] for seed in range(200))
     seconds = [hand[1] for hand in draws]
+    alike = partitions.random_hands(np.arange(10), 100, 2, Key(0))[::10]  # with one first label
+    assert len({int(hand[1]) for hand in alike}) > 2
     assert np.bincount(seconds)[labels].min() > 15  # 40 by chance, sd 5.7
     hands = partitions.random_hands(np.arange(10), 3, 4, Key(0))
     assert [len(set(hand.tolist())) for hand in hands] == [4, 4, 4]
@@ -250,6 +293,9 @@ def test_what_is_dealt_is_in_proportion_and_rich_labels_make_up_for_poor_ones() 
     stock = [np.arange(2), np.arange(2, 102)]
     hands = [np.array([0, 1]), np.array([0, 1])]
     parts = partitions.deal(stock, hands, np.array([1, 99]), minimum=10)
+    assert [len(part) for part in parts] == [10, 92]
+    poor_last = [np.arange(2, 102), np.arange(2)]  # is dealt first all the same
+    parts = partitions.deal(poor_last, hands, np.array([1, 99]), minimum=10)
     assert [len(part) for part in parts] == [10, 92]
     sizes = [len(part) for part in partitions.deal(stock, hands, np.array([1, 99]), minimum=0)]
     assert sizes == [1, 101]

@@ -237,6 +237,8 @@ def test_errors_of_a_run_name_fields_and_arguments_where_the_command_names_optio
         play(Scenario(**TINY), device="tpu")
     with pytest.raises(ConfigError, match=r"^isolate must have an attack that a package"):
         play(Scenario(attack=Louder(), **TINY), isolate=True)
+    with pytest.raises(ConfigError, match=r"^isolate must have an attack that a package"):
+        sweep(Scenario(attack=Louder(), **TINY), isolate=True)
     with pytest.raises(ConfigError, match=r"^workers must be >= 0, got -1"):
         sweep(Scenario(**TINY), workers=-1)
 
@@ -285,6 +287,22 @@ def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"dirichlet:minimum=10 needs.*the others are in"):
         sweep([few, Scenario(attack=Louder(), **TINY)], out=tmp_path)
     assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+def test_a_run_that_failed_is_played_again_by_a_later_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = Scenario(attack=Louder(), **TINY)
+
+    def broken(self: Louder, view: AttackView, memory: Any) -> Any:
+        raise RuntimeError("out of order")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Louder, "craft", broken)
+        with pytest.raises(ConfigError, match="out of order"):
+            sweep(scenario, out=tmp_path)
+    (record,) = sweep(scenario, out=tmp_path)
+    assert record.scenario.attack == "louder:times=3.0,tone=low"
 
 
 def test_finished_runs_outlive_one_that_fails_without_a_folder(

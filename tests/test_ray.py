@@ -402,6 +402,7 @@ def test_shares_of_a_gpu_are_whole_runs_and_options_that_do_not_fit_are_errors()
     assert places(node, 1, 0.3) == 6  # three on each, not six and two thirds
     assert places(node, 1, 1.0) == 2
     assert places(node, 9, 1.0) == 1
+    assert places({"CPU": 128.0, "GPU": 1.0}, 1, 1 / 93) == 93  # whose inverse is below 93
     assert places({"CPU": 16.0}, 1, 0.5) == 0
     for gpus in (-0.1, 0.00001, 1.5, 2.0):
         with pytest.raises(ConfigError, match=r"--gpus-per-run must be 0, or from 0\.0001"):

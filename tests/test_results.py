@@ -13,19 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_records import made
+from sample_records import made, sample_round
 
 import fedbench
 from fedbench.core import seal
 from fedbench.core.errors import ConfigError
+from fedbench.experiment.measurements import rejected_most
 from fedbench.experiment.record import Record, read
 from fedbench.experiment.scenario import Scenario
 from fedbench.results import extract, index
-from fedbench.results.aggregate import cells, grouped
+from fedbench.results.aggregate import cells, data_seeds, grouped
 from fedbench.results.fields import CELL, NAMES, RUN, SEEDS, SETTINGS, Entry
 from fedbench.results.gather import cells_of
 from fedbench.results.query import Condition, Query
-from fedbench.results.summary import lowest_by_seed, rows
+from fedbench.results.summary import lowest_by_seed, pooled, rows
 from fedbench.tables import export, report
 from fedbench.tables.entries import USUAL, ResultsPage
 
@@ -71,6 +72,34 @@ def test_a_run_says_what_its_record_says() -> None:
     assert list(entry(record)) == list(RUN)
 
 
+def test_a_server_that_rejects_half_of_the_honest_messages_is_not_doubted_and_more_is() -> None:
+    for rejected, doubts in ((1, 0), (2, 1)):
+        one_round = sample_round(0, clients=[0, 1, 2], malicious=1, rejected_honest=rejected)
+        assert len(rejected_most([one_round])) == doubts
+
+
+def test_clients_that_dropped_out_were_asked_too() -> None:
+    assert sample_round(0, clients=[4, 1, 2], dropped=2).asked == 5
+
+
+def test_data_go_by_the_first_twelve_digits_of_their_digest() -> None:
+    record = made().model_copy(update={"data_digest": "0123456789abcdef" * 4})
+    assert entry(record)["data"] == "0123456789ab"
+
+
+def test_runs_are_listed_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
+    records = sorted((made(seed=s) for s in range(3)), key=lambda record: record.file_name)
+    stored(tmp_path, *records)
+    for age, record in enumerate(records):
+        os.utime(tmp_path / record.file_name, ns=(0, 10**18 - age * 10**9))
+    assert [e["id"] for e in index.runs(tmp_path).entries] == [r.id for r in records[::-1]]
+
+
+def test_runs_of_other_declared_shares_are_of_other_cells() -> None:
+    records = [made("sign-flip", 0, declared=0.1), made("sign-flip", 1, declared=0.3)]
+    assert [len(runs) for runs in cells_of(records).values()] == [1, 1]
+
+
 def test_every_field_of_a_scenario_can_be_asked_for() -> None:
     assert set(NAMES | SETTINGS | SEEDS) == set(Scenario.model_fields)
     record = made("sign-flip", delta=1e-6, clients=77)
@@ -79,6 +108,11 @@ def test_every_field_of_a_scenario_can_be_asked_for() -> None:
     voted = entry(made(vote=True, epsilon=1.0))  # a vote is a defense; a price has an adversary
     assert (voted["defense"], voted["sees"], voted["adjacency"]) == ("vote", "sum", "zero-out")
     assert (entry(made())["sees"], entry(made())["unit"]) == (None, None)
+
+
+def test_a_cell_has_a_data_seed_of_its_own_if_seeds_share_it_or_it_is_none_of_them() -> None:
+    runs = [("a", 0, 0), ("a", 1, 1), ("b", 0, 0), ("b", 1, 0), ("c", 5, 3), ("d", 2, None)]
+    assert data_seeds(runs) == [None, None, 0, 0, 3, None]
 
 
 def with_(**changes: Any) -> Callable[[bytes], bytes]:
@@ -161,7 +195,8 @@ def test_a_digest_at_the_wrong_place_seals_nothing() -> None:
     assert extract.sealed(good)
     start = good.index(b' "digest"')
     late = good[:-2] + b',\n "result": {}\n}\n'
-    for bad in (good[:start] + b" " + good[start:], good + good[start:], good + b"\n", late):
+    spaced = good[:start] + b" " + good[start:]
+    for bad in (spaced, good + good[start:], good + b"\n", good[:-1], late):
         assert not extract.sealed(bad)
 
 
@@ -320,6 +355,46 @@ def test_an_adversary_that_chooses_for_every_run_leaves_the_mean_of_the_lowest()
         assert one(found, attack=attack)["worst_by_seed"] == pytest.approx(0.15)
     found, _ = cells([*runs[1:2], *runs[2:3]])  # no seed that both have
     assert {cell["worst_by_seed"] for cell in found} == {None}
+
+
+@pytest.mark.parametrize("limit", [{"knowledge": "own"}, {"attack_from": 1}, {"attack_every": 2}])
+def test_one_clean_run_serves_adversaries_that_see_less_or_act_later(limit: dict[str, Any]) -> None:
+    records = [made(accuracy=0.9), made("sign-flip", accuracy=0.5, **limit)]
+    found, _ = cells([entry(record) for record in records])
+    assert one(found, attack="sign-flip")["impact"] == pytest.approx(0.4)
+
+
+def test_attacks_on_data_that_was_dealt_once_are_not_ranked_with_those_on_data_dealt_anew() -> None:
+    once = [made("sign-flip", seed, 0.2, data_seed=7) for seed in (0, 1)]
+    anew = [made("rank-reversal", seed, 0.5) for seed in (0, 1)]
+    found, _ = cells([entry(record) for record in (*once, *anew)])
+    assert [(cell["worst"], cell["worst_by_seed"]) for cell in found] == [(True, 0.2), (True, 0.5)]
+
+
+def test_a_report_says_the_guarantee_of_the_seed_that_gave_away_most() -> None:
+    spent = {0: 2.0, 1: None, 2: 3.0}  # infinite epsilon has no number in JSON
+    records = [made(seed=s, epsilon=x, mechanism="dp-fedavg") for s, x in spent.items()]
+    results = cells_of(records)
+    (row,) = rows(list(results), results)
+    assert row.privacy == records[1].privacy
+    results = cells_of([records[0], records[2]])
+    (row,) = rows(list(results), results)
+    assert row.privacy == records[2].privacy
+
+
+def test_an_attack_with_some_of_its_seeds_is_missing_from_its_system() -> None:
+    records = [made("sign-flip", seed) for seed in (0, 1)] + [made("rank-reversal", 0)]
+    results = cells_of(records)
+    assert [row.missing for row in rows(list(results), results)] == [1, 1]
+    assert [row.missing for row in rows(list(results), results, seeds=3)] == [2, 2]
+    assert [row.missing for row in rows(list(results), results, seeds=1)] == [0, 0]
+
+
+def test_a_system_costs_what_all_of_its_runs_cost() -> None:
+    records = [made(seed=0, epsilon=2.0), made("sign-flip", 1, epsilon=3.0)]
+    results = cells_of(records)
+    price = pooled(rows(list(results), results))
+    assert (price["uplink_bits"], price["epsilon"]) == ((1.25 + 2.25) / 2, 3.0)
 
 
 def test_a_price_is_the_highest_and_unknown_if_one_is_and_doubts_are_named_once() -> None:

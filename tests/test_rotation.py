@@ -30,6 +30,8 @@ def test_what_is_said_of_a_block_reaches_its_coordinates_and_no_others() -> None
     assert spread_values.tolist() == [[1, 1, 1, 2, 2, 2, 3, 4, 4, 4]]
     x = torch.arange(1.0, 11.0)[None]
     assert blocks.block_sums(x, sizes).tolist() == [[6, 15, 7, 27]]
+    large = torch.tensor([[2.0**24, 1.0, 1.0]])  # whose sum float32 does not have
+    assert blocks.block_sums(large, (2, 1)).tolist() == [[2**24 + 1, 1]]
     assert blocks.block_norms(x, sizes)[0, 0].item() == math.sqrt(14)
     assert blocks.block_sums(x[:, :0], ()).shape == blocks.spread(x[:, :0], ()).shape == (1, 0)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from alphabets import one_of_each_alphabet
@@ -18,16 +19,18 @@ from fedbench.api import Attack, AttackView, Knowledge, Local, Mechanism
 from fedbench.core import registry
 from fedbench.core.errors import Incompatible
 from fedbench.core.rng import Key
+from fedbench.data.own import from_arrays
 from fedbench.executors.factory import executor
 from fedbench.executors.training import Client, Executor, Schedule, Trained
 from fedbench.experiment.compatibility import load_plugins, resolve
-from fedbench.experiment.evaluation import evaluate
+from fedbench.experiment.evaluation import evaluate, fixed, is_evaluated, score_models, taken_for
 from fedbench.experiment.prepare import load_pool, prepare
 from fedbench.experiment.record import Record, read
 from fedbench.experiment.record_builder import build_record
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
+from fedbench.models.network import ConvNet
 from fedbench.payload import FloatVectors, Payload
 from fedbench.protocols.compressed import TopK
 from fedbench.run import begin, play_round
@@ -589,3 +592,34 @@ def test_memory_goes_from_round_to_round_of_the_same_client_only() -> None:
     assert away
     assert all(not torch.equal(state.memories[i]["residual"], residual[i]) for i in again)
     assert all(torch.equal(state.memories[i]["residual"], residual[i]) for i in away)
+
+
+def test_every_few_rounds_are_evaluated_counted_from_one_and_always_the_last() -> None:
+    def evaluated(rounds: int, every: int) -> list[int]:
+        scenario = Scenario(rounds=rounds, eval_every=every)
+        return [step for step in range(rounds) if is_evaluated(scenario, step)]
+
+    assert evaluated(7, 3) == [2, 5, 6]
+    assert evaluated(6, 3) == [2, 5]
+    assert evaluated(3, 1) == [0, 1, 2]
+    assert evaluated(2, 9) == [1]
+
+
+def test_the_loss_of_a_confident_mistake_is_as_large_as_it_is() -> None:
+    network = ConvNet((1, 1, 1), (), (), 2)
+    (name,) = network.shapes
+    sure = torch.tensor([20.0, 0.0]).reshape(network.shapes[name])
+    data = from_arrays(np.ones((4, 1, 1, 1), np.float32), [1, 1, 0, 1], 2, normalise=False)
+    score = score_models(network, fixed({name: sure}), data, [torch.arange(4)])
+    assert score.accuracy == 0.25
+    assert score.loss == pytest.approx(15.0, rel=1e-5)
+
+
+def test_an_ensemble_answers_by_its_mean_probability() -> None:
+    network = ConvNet((1, 1, 1), (), (), 2)
+    (name,) = network.shapes
+    logits = ([0.0, 0.0], [math.log(99.0), 0.0])  # chances 0.5 and 0.99 of class 0
+    ensemble = [{name: torch.tensor(row).reshape(network.shapes[name])} for row in logits]
+    taken, chances = taken_for(network, ensemble, torch.ones(1, 1, 1, 1), 0)
+    assert taken.tolist() == [True]
+    assert chances[0].tolist() == pytest.approx([0.745, 0.255], abs=1e-6)

@@ -191,6 +191,9 @@ def test_sums_over_tiles_are_sums_and_rows_that_are_not_finite_are_found() -> No
         for x in (bits, bits.to(torch.int8)):  # NumPy's way and torch's tiles
             assert torch.equal(column_sums(x, torch.int64), bits.sum(dim=0))
             assert torch.equal(row_sums(x, torch.int64), bits.sum(dim=1))
+    large = torch.tensor([[2.0**24, 1.0, 1.0]])  # float32 has no number between 2**24 and that + 2
+    assert row_sums(large, torch.float64).tolist() == [2**24 + 2]
+    assert column_sums(torch.tensor([[2.0**24], [1.0]]), torch.float64).tolist() == [2**24 + 1]
     assert finite_rows(torch.tensor([[1, 2]])).tolist() == [True]
     x = torch.zeros(6, 4)
     x[0, 1], x[1, 2], x[2, 3], x[3, 0], x[4] = torch.nan, torch.inf, -torch.inf, 3e38, 3e38

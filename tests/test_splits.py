@@ -295,3 +295,20 @@ def test_a_pool_knows_its_published_part_wherever_it_goes() -> None:
     assert not moved.is_named("it")
     assert moved.identity != data.identity != numbered(None).identity
     assert moved.digest == data.digest
+
+
+def test_data_are_dealt_by_the_data_seed_and_the_adversary_is_drawn_by_the_seed() -> None:
+    small: dict[str, Any] = {"model": "micro", "clients": 20, "per_round": 4, "malicious": 0.5}
+    first, second, other = (
+        prepare(Scenario(seed=seed, data_seed=data_seed, **small), "cpu").population
+        for seed, data_seed in ((1, 7), (2, 7), (1, 8))
+    )
+    for parts, again, others in (
+        (first.train, second.train, other.train),
+        (first.test, second.test, other.test),
+    ):
+        assert all(torch.equal(a, b) for a, b in zip(parts, again, strict=True))
+        assert not all(torch.equal(a, b) for a, b in zip(parts, others, strict=True))
+    everyone = torch.arange(20)
+    assert torch.equal(first.malicious[everyone], other.malicious[everyone])
+    assert not torch.equal(first.malicious[everyone], second.malicious[everyone])

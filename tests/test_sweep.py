@@ -29,6 +29,7 @@ from fedbench.payload import Payload
 from fedbench.results.store import Failure, Store
 from fedbench.sweeps.drive import Sweep, play_each
 from fedbench.sweeps.engine import Engine, News, crash
+from fedbench.sweeps.estimate import Estimate, _by_novelty, _expected, estimate
 from fedbench.sweeps.local import LocalEngine, Options, see_only
 from fedbench.sweeps.watch import Watcher
 
@@ -283,6 +284,55 @@ def test_on_a_terminal_an_estimate_says_that_it_plays(
     tiny = Scenario(model="micro", clients=8, per_round=2, rounds=9, epochs=1)
     assert "from two rounds of 1 of 1 cells" in expectation([Run(Cell(tiny), 0)], Options(), 1)
     assert "playing two rounds of some cells to estimate the time" in capsys.readouterr().err
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sleepy(Defense[int]):
+    """The mean of rows, which takes its time."""
+
+    before: float = 4.0  # seconds, once
+    each: float = 0.5  # seconds, in every round
+
+    def tolerates(self, n: int) -> int:
+        return 0
+
+    def init(self, spec: Any) -> int:
+        time.sleep(self.before)
+        return 0
+
+    def aggregate(self, received: Payload, state: int | None, view: ServerView) -> tuple[Any, int]:
+        time.sleep(self.each)
+        return received.values().mean(dim=0), state or 0
+
+
+@pytest.mark.slow
+def test_an_estimate_is_the_start_and_the_rounds_of_every_run(still_clock: None) -> None:
+    tiny: dict[str, Any] = {"model": "micro", "clients": 8, "per_round": 2, "epochs": 1}
+    tiny["malicious"] = 0.0
+    short = Cell(Scenario(defense=Sleepy(), rounds=6, **tiny))
+    long = Cell(Scenario(defense=Sleepy(before=1.0, each=2.0), rounds=10, **tiny))
+    runs = [Run(short, 0), Run(short, 1), Run(long, 0)]
+    expected = estimate(runs, Options(device="cpu"))
+    assert expected == Estimate(2 * (4.0 + 6 * 0.5) + 1.0 + 10 * 2.0, probed=2, cells=2)
+    # The second cell is taken for the first one, which is probed however little time there is.
+    expected = estimate(runs, Options(device="cpu"), budget=-1.0)
+    assert expected == Estimate(2 * (4.0 + 6 * 0.5) + 4.0 + 10 * 0.5, probed=1, cells=2)
+
+
+def test_cells_are_probed_by_novelty_and_others_take_as_long_as_what_is_most_like_them() -> None:
+    plain, alike, other = (
+        Cell(Scenario(protocol=protocol, attack=attack, defense=defense, rounds=10))
+        for protocol, attack, defense in (
+            ("fedavg", "none", "mean"),
+            ("fedavg", "ipm", "mean"),
+            ("signsgd", "alie", "median"),
+        )
+    )
+    assert list(_by_novelty([plain, alike, other])) == [plain, other, alike]
+    speeds = {plain: (3.0, 2.0), other: (100.0, 100.0)}
+    assert _expected(alike, speeds) == 3.0 + 10 * 2.0
+    both = Cell(Scenario(protocol="fedpm", attack="ipm", defense="krum:f=1", rounds=10))
+    assert _expected(both, speeds) == (3.0 + 100.0) / 2 + 10 * (2.0 + 100.0) / 2
 
 
 @pytest.mark.slow

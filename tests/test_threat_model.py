@@ -68,6 +68,13 @@ def test_an_attack_acts_in_its_window_only() -> None:
     assert acted == [False, True, False, False, False, False]  # 4 would be the next
 
 
+def test_a_window_has_its_first_round_and_not_the_one_that_it_ends_before() -> None:
+    window: dict[str, Any] = {"attack_from": 1, "attack_until": 7, "attack_every": 3}
+    window["attack"] = "sign-flip"
+    setup = prepare(Scenario(model="micro", clients=8, per_round=4, rounds=9, **window), "cpu")
+    assert [step for step in range(9) if setup.acts(step)] == [1, 4]
+
+
 def test_the_malicious_share_is_rounded_to_the_nearest_whole_number_of_clients() -> None:
     # 0.29 * 100 = 28.999999999999996 and 0.35 * 10 = 3.5, of which `int` would make 28 and 3; 2.5
     # is as near to 2 as to 3, and Python rounds it to the even one.

@@ -79,6 +79,30 @@ def test_every_epoch_sees_every_sample_once_in_a_new_order() -> None:
     assert first.tolist() != second.tolist()
 
 
+def test_coins_draw_every_sample_with_the_batch_s_share_of_them_in_every_step() -> None:
+    everyone = Schedule(epochs=3, batch_size=4, coins=True).rows(4, Key(0))
+    assert [step.tolist() for step in everyone] == [[0, 1, 2, 3]] * 3  # a share of 1
+    steps = Schedule(epochs=500, batch_size=2, coins=True).rows(8, Key(0))
+    assert len(steps) == 2000
+    drawn = torch.cat(steps).bincount()
+    # 2,000 coins of 1/4 are 500 heads, deviation 19.4
+    assert (drawn - 500).abs().max() < 5 * 19.4
+    assert len({tuple(step.tolist()) for step in steps}) > 100
+
+
+def test_the_gradient_of_each_sample_is_its_own_and_padding_has_none() -> None:
+    loop = Loop(FedAvg(), SHARED, Schedule(1, 5))
+    (client,) = example_clients(FedAvg(), SHARED, n=1)
+    y = client.y.clone()
+    y[1] = -1
+    each = loop.each(client.tree, client.x, y, client.key, frozen={})
+    whole = loop._grad(client.tree, client.x, y, client.key)  # the mean of those that count
+    for name, gradients in each.items():
+        assert not gradients[1].any()
+        torch.testing.assert_close(gradients.sum(dim=0) / 4, whole[name])
+    assert any(gradients[[0, 2, 3, 4]].any() for gradients in each.values())
+
+
 def test_the_gradient_can_be_wrapped_and_only_for_who_wraps_it() -> None:
     protocol = in_float64(FedAvg(weight_decay=0.0, momentum=0.0))
     clients = doubled(example_clients(protocol, SHARED))

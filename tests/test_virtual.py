@@ -281,3 +281,15 @@ def test_parts_on_demand_are_made_once_and_one_can_be_replaced() -> None:
     other = replaced(parts, 1, torch.tensor([9]))
     assert [int(part) for part in other] == [0, 9, 2]
     assert [int(part) for part in replaced(list(parts), 2, torch.tensor([9]))] == [0, 1, 9]
+
+
+def test_models_are_chosen_on_other_samples_than_those_that_test_them() -> None:
+    scenario = Scenario(partition="virtual", model="micro", clients=30, per_round=4)
+    dealt = prepare(scenario, "cpu").population
+    assert dealt.held_out is not None
+    (chosen_on,) = dealt.validating
+    (judged_on,) = dealt.judged
+    assert torch.equal(chosen_on, dealt.held_out.validation)
+    trained_on = torch.cat(list(dealt.train))
+    assert not torch.isin(chosen_on, judged_on).any()
+    assert not torch.isin(torch.cat([chosen_on, judged_on]), trained_on).any()

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import pyarrow
 
 _KIND: dict[Any, Kind] = {int: "whole", bool: "yes", float: "number"}
-_SHARES = ("accuracy", "sparsity", "local_accuracy", "success")
 _RUN: Fields = {"id": "name", **NAMES, **SETTINGS, **SEEDS}
 
 
@@ -32,9 +31,7 @@ def _round_fields() -> dict[str, tuple[Kind, bool]]:
         types = typing.get_args(hint) if several else (hint,)
         if types[0] in _KIND:
             fields[name] = _KIND[types[0]], type(None) in types
-    rates = ("true_positive_rate", "false_positive_rate")
-    shares = {name: ("share", fields[name][1]) for name in (*_SHARES, *rates)}
-    return fields | typing.cast(dict[str, tuple[Kind, bool]], shares)
+    return fields
 
 
 def of_runs(records: Iterable[Record]) -> tuple[list[Entry], Fields, set[str]]:

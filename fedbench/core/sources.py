@@ -61,7 +61,9 @@ def source_of(made: type | FunctionType) -> SourceFile:
             if name in function.__globals__
         ]
         plain = [
-            (n, x) for n, x in (*vars(made).items(), *read) if type(x) in PLAIN and n[0] != "_"
+            (n, x)
+            for n, x in (*vars(made).items(), *read)
+            if type(x) in PLAIN and not n.startswith("__")
         ]
         content += repr(plain).encode() if plain else b""
         named = f"<{made.__module__}.{made.__qualname__}>"
@@ -109,7 +111,7 @@ def _is_typed(function: FunctionType) -> bool:
 
 def each_once(sources: Iterable[SourceFile]) -> list[SourceFile]:
     """Return the sources in their order, those of one path once."""
-    return list({source.path: source for source in reversed(list(sources))}.values())[::-1]
+    return list({source.path: source for source in sources}.values())
 
 
 @lru_cache(maxsize=1024)

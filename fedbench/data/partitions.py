@@ -104,7 +104,7 @@ def deal(stock: list[Rows], hands: list[Rows], weights: Rows, minimum: int) -> l
         sizes = in_proportion(len(rows), weights[clients], least)
         for client, part in zip(clients, np.split(rows, sizes.cumsum()[:-1]), strict=True):
             parts[client].append(part)
-        lacking[clients] = np.maximum(lacking[clients] - sizes, 0)
+        lacking[clients] -= sizes
         left[clients] -= 1
     return [np.concatenate(part) for part in parts]
 

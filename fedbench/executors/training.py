@@ -270,7 +270,7 @@ class Executor(ABC):
         def of_sample(x: Tensor, y: Tensor) -> Tree:
             gradient: Tree
             gradient, _ = torch.func.grad(self.loss, has_aux=True)(tree, frozen, x, y, draws)
-            return {name: torch.where(y[0] >= 0, g, 0.0) for name, g in gradient.items()}
+            return gradient  # 0 of padding, whose loss depends on no logit
 
         if not len(x):
             return {name: leaf.new_zeros(0, *leaf.shape) for name, leaf in tree.items()}

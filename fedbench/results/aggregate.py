@@ -86,8 +86,8 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interva
 def data_seeds(runs: Iterable[tuple[Key, int, int | None]]) -> list[int | None]:
     """Tell for each run which data seed its cell has: None if data is dealt anew for every seed.
 
-    A cell has a data seed of its own if two seeds of it share one. ``runs`` holds for each run what
-    it is beside its seeds, its seed, its data seed.
+    A cell has a data seed of its own if two seeds of it share one, or if a run's is another number
+    than its seed. ``runs`` holds for each run what it is beside its seeds, its seed, its data seed.
     """
     runs = list(runs)
     sharing: dict[tuple[Key, int | None], set[int]] = {}

@@ -30,6 +30,7 @@ from fedbench.experiment.record import Source
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import Payload
 from fedbench.public.words import in_python
+from fedbench_defenses.mixing import NNM
 
 TINY: dict[str, Any] = {"clients": 5, "per_round": 4, "rounds": 1, "epochs": 1, "malicious": 0.4}
 
@@ -179,6 +180,13 @@ def test_a_repr_that_python_wrapped_reads_nothing_of_the_function_around_it() ->
     assert Scenario(attack=Terse(), **TINY).attack == "terse"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Template(Attack):
+    """Hold a vector, which no text describes."""
+
+    of: torch.Tensor = None  # type: ignore[assignment]
+
+
 def replace_class() -> type[Attack]:
     @dataclass(frozen=True, kw_only=True)
     class Other(Attack):
@@ -191,7 +199,23 @@ def replace_class() -> type[Attack]:
     ("fields", "message"),
     [
         ({"attack": Louder}, r"Scenario.attack must be a plug-in or its text, .*write Louder\(\)"),
-        ({"attack": Least()}, "attack 'least' must be a frozen dataclass that inherits"),
+        ({"attack": Least()}, "must be a plug-in or its text, got a Least; inherit fedbench.api:A"),
+        (
+            {"attack": lambda x: x},
+            "attack must be a plug-in or its text, got a function; inherit f",
+        ),
+        (
+            {"defense": (1, "krum")},
+            r"plug-in or its text, got \(1, 'krum'\); inherit fedbench.api:D",
+        ),
+        (
+            {"defense": NNM()},
+            r"must be a rule, got the prefilter NNM; write NNM\(\).before\(Median",
+        ),
+        (
+            {"attack": Template()},
+            "Template.of must be a number, a word .* got the type Tensor; make",
+        ),
         ({"attack": Shifted()}, "Shifted.by must be a number, a word or None.*got a tensor"),
         ({"rounds": 0}, "Scenario.rounds must be >= 1, got 0"),
         ({"per_round": 60}, "Scenario.per_round must be <= Scenario.clients = 50, got 60"),

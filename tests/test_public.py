@@ -426,7 +426,7 @@ def test_a_sweep_at_the_top_level_is_played_by_processes_that_do_not_import_it(
     tiny = "fedbench.Scenario(clients=4, per_round=2, rounds=1, epochs=1)"
     text = f"import fedbench\nprint(len(fedbench.sweep({tiny}, seeds=[0, 1], workers=2)))\n"
     script.write_text(text)
-    words = [sys.executable, script] if file else [sys.executable, "-"]
+    words = [sys.executable, str(script) if file else "-"]
     done = subprocess.run(words, input=text, capture_output=True, text=True)
     assert done.stdout == "2\n", done.stderr
 

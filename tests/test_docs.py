@@ -6,6 +6,7 @@ import runpy
 import tomllib
 from pathlib import Path
 
+from fedbench.core import registry
 from fedbench.sweeps.plan import Plan, runs
 from fedbench.verify.checks import CHECKS
 from fedbench.verify.subjects import SUBJECTS, UNTRIED
@@ -158,6 +159,18 @@ def test_the_page_of_results_begins_with_its_conclusions() -> None:
     page = (ROOT / "docs" / "results.md").read_text()
     headings = re.findall(r"^## (.*)$", page, re.MULTILINE)
     assert headings[0] == "What a practitioner may conclude"
+
+
+def test_the_names_elsewhere_lead_to_plug_ins() -> None:
+    page = (ROOT / "docs" / "peers.md").read_text()
+    table = page.partition("## Names elsewhere")[2].partition("Not here")[0]
+    texts = [text for row in table.splitlines() for text in re.findall("`(.+?)`", row)]
+    kinds = ("attack", "defense", "protocol")
+    named = {kind: set(registry.names(kind)) for kind in kinds}
+    for text in texts:
+        kind = next(kind for kind in kinds if text.partition(":")[0] in named[kind])
+        registry.load(kind, text)
+    assert len(texts) > 12
 
 
 def test_the_page_of_peers_has_the_table_and_the_defects_that_the_command_prints() -> None:

@@ -300,6 +300,12 @@ class Silent(nn.Module):
         self.out(x.flatten(1))
 
 
+def test_images_without_a_channel_are_told_where_it_goes() -> None:
+    model = ModuleModel(module=nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 2)))
+    with pytest.raises(ConfigError, match=r"; if they are images, give them as x\[:, None\]$"):
+        model.build((8, 8), 2)
+
+
 REFUSED: list[tuple[Any, str]] = [
     (lambda: Normed(classes=1000), r"Normed must return logits \(2, 10\), got \(2, 1000\)"),
     (lambda: Plain(65), r"Plain must take samples of shape \(n, 1, 8, 8\), got RuntimeError"),

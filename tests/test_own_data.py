@@ -14,7 +14,7 @@ import torch
 from own_models import MODELS
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import fedbench
 from fedbench.core import registry
@@ -230,6 +230,12 @@ class Endless(IterableDataset[Tensor]):
 
 REFUSED: list[tuple[Callable[[], Data], str]] = [
     (lambda: from_arrays(np.zeros((3, 2)), [0, 1]), r"y must be one label of each sample, \(3,\)"),
+    (lambda: from_arrays(np.zeros((3, 2)), np.eye(3)), r"got \(3, 3\); write y.argmax\(axis=1\)$"),
+    (lambda: from_arrays(np.zeros((3, 2)), np.ones((3, 1))), r"got \(3, 1\); write y\[:, 0\]$"),
+    (
+        lambda: from_dataset(DataLoader(TensorDataset(EVERY, EVERY))),
+        "got a DataLoader; give its .dataset$",
+    ),
     (lambda: from_arrays(np.zeros((2, 2)), [0.5, 1.25]), "only classification is possible"),
     (lambda: from_arrays("data.npz", [0, 1]), r"x must be an array; write np.load\(FILE\)\[NAME\]"),
     (
@@ -341,7 +347,7 @@ IDS = from_arrays(torch.zeros(240, 5, dtype=torch.int64), torch.arange(240) % 2)
             from_arrays(np.full((40, 5), 99), np.arange(40) % 2),
             "model",
             "words",
-            "token ids from 99 to 99, got IndexError",
+            "token ids from 99 to 99, got IndexError.*; give its embedding 100 rows$",
         ),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedbench.core import registry
-from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.errors import IllegalPayloadError, PluginError
 from fedbench.core.rng import Key
 from fedbench.models.models import CNN4
 from fedbench.models.network import ConvNet, Shared
@@ -54,6 +54,49 @@ def ranked(*edges: int) -> Rankings:
 def top_ranked(*edges: int) -> TopRankings:
     """The best edges of three."""
     return TopRankings(torch.tensor([edges], dtype=torch.int32), (3,), (len(edges),))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Careless(Payload):
+    """Messages of bytes ``q (n, d)`` whose decoder takes whatever it is given, but for one byte."""
+
+    q: Tensor
+
+    def check(self) -> None:
+        assert self.q.dtype == torch.uint8
+
+    def values(self) -> Tensor:
+        return self.q.float()
+
+    def nearest(self, values: Tensor) -> "Careless":
+        return Careless(values.clamp(0, 255).to(torch.uint8))
+
+    def encode(self) -> list[Packet]:
+        return [Packet.raw(bytes(row.tolist())) for row in self.q]
+
+    @classmethod
+    def decode_row(cls, packet: Packet, spec: dict[str, object]) -> "Careless":
+        if len(packet.data) == 1:
+            raise ValueError("one byte")
+        return cls(torch.tensor([list(packet.data)], dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
+    ("packets", "what"),
+    [
+        ([b"abc", b"abcd"], r"must raise IllegalPayloadError for bytes .*, got one of .*\(4,\)"),
+        ([b"abcd"], r"must raise IllegalPayloadError for bytes .*, got one of .*\(4,\)"),
+        ([b"abc", b"a"], r"raised ValueError: one byte \(test_payload.py, line \d+\)"),
+    ],
+)
+def test_a_decoder_that_takes_bytes_of_another_length_is_named(
+    packets: list[bytes], what: str
+) -> None:
+    payload = Careless(torch.zeros(2, 3, dtype=torch.uint8))
+    with pytest.raises(PluginError, match=rf"^plug-in Careless of .*: decode_row {what}"):
+        payload.receive([Packet.raw(data) for data in packets], "finite")
+    with pytest.raises(PluginError, match=r": decode_row must raise IllegalPayloadError"):
+        check_payload(payload)
 
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple)

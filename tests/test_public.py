@@ -30,6 +30,7 @@ from fedbench.experiment.record import Source
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import Payload
 from fedbench.public.words import in_python
+from fedbench_defenses.mixing import NNM
 
 TINY: dict[str, Any] = {"clients": 5, "per_round": 4, "rounds": 1, "epochs": 1, "malicious": 0.4}
 
@@ -179,6 +180,13 @@ def test_a_repr_that_python_wrapped_reads_nothing_of_the_function_around_it() ->
     assert Scenario(attack=Terse(), **TINY).attack == "terse"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Template(Attack):
+    """Hold a vector, which no text describes."""
+
+    of: torch.Tensor = None  # type: ignore[assignment]
+
+
 def replace_class() -> type[Attack]:
     @dataclass(frozen=True, kw_only=True)
     class Other(Attack):
@@ -191,7 +199,23 @@ def replace_class() -> type[Attack]:
     ("fields", "message"),
     [
         ({"attack": Louder}, r"Scenario.attack must be a plug-in or its text, .*write Louder\(\)"),
-        ({"attack": Least()}, "attack 'least' must be a frozen dataclass that inherits"),
+        ({"attack": Least()}, "must be a plug-in or its text, got a Least; inherit fedbench.api:A"),
+        (
+            {"attack": lambda x: x},
+            "attack must be a plug-in or its text, got a function; inherit f",
+        ),
+        (
+            {"defense": (1, "krum")},
+            r"plug-in or its text, got \(1, 'krum'\); inherit fedbench.api:D",
+        ),
+        (
+            {"defense": NNM()},
+            r"must be a rule, got the prefilter NNM; write NNM\(\).before\(Median",
+        ),
+        (
+            {"attack": Template()},
+            "Template.of must be a number, a word .* got the type Tensor; make",
+        ),
         ({"attack": Shifted()}, "Shifted.by must be a number, a word or None.*got a tensor"),
         ({"rounds": 0}, "Scenario.rounds must be >= 1, got 0"),
         ({"per_round": 60}, "Scenario.per_round must be <= Scenario.clients = 50, got 60"),
@@ -411,39 +435,18 @@ def test_what_is_no_scenario_is_refused_in_one_line() -> None:
         sweep([Scenario()], seeds=number)
 
 
-CALL = "fedbench.sweep(fedbench.Scenario(), workers=1)"
-BELOW = 'if __name__ == "__main__":\n    '
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "processes"),
-    [
-        (CALL, 1),
-        (f"def main():\n    {CALL}\nmain()", 1),
-        (f"with open(__file__):\n    {CALL}", 1),
-        (f"if True:\n    {CALL}", 2),  # an if may be right: a process that imports it finds out
-    ],
-)
-def test_a_sweep_at_the_top_level_of_a_script_says_where_it_must_stand(
-    text: str, processes: int, tmp_path: Path
+@pytest.mark.parametrize("file", [True, False])
+def test_a_sweep_at_the_top_level_is_played_by_processes_that_do_not_import_it(
+    file: bool, tmp_path: Path
 ) -> None:
     script = tmp_path / "top.py"
-    script.write_text(f"import fedbench\nprint('runs')\n{text}\n")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert 'sweep must stand below `if __name__ == "__main__":` in a script' in done.stderr
-    assert min(done.stdout.count("runs"), 2) == processes
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("text", [f"{BELOW}{{}}", f"def main():\n    {{}}\n{BELOW}main()"])
-def test_a_sweep_below_the_name_of_a_script_is_played(text: str, tmp_path: Path) -> None:
-    script = tmp_path / "below.py"
-    call = "print(len(fedbench.sweep(fedbench.Scenario(clients=4, per_round=2, rounds=1))))"
-    script.write_text(f"import fedbench\n{text.format(call)}\n")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
-    assert done.stdout == "1\n", done.stderr
+    tiny = "fedbench.Scenario(clients=4, per_round=2, rounds=1, epochs=1)"
+    text = f"import fedbench\nprint(len(fedbench.sweep({tiny}, seeds=[0, 1], workers=2)))\n"
+    script.write_text(text)
+    words = [sys.executable, str(script) if file else "-"]
+    done = subprocess.run(words, input=text, capture_output=True, text=True)
+    assert done.stdout == "2\n", done.stderr
 
 
 def test_samples_that_are_no_data_are_refused_with_the_function_that_makes_them() -> None:

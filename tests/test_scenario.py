@@ -94,6 +94,15 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"color": "red"}, "--color: extra inputs are not permitted"),
     ({"protocol": "fedagv"}, "--protocol 'fedagv' is not installed; did you mean 'fedavg'"),
     ({"attack": "xyzzy"}, "--attack 'xyzzy' is not installed; known: .*dyn-opt"),
+    (
+        {"defense": "nnm"},
+        "--defense 'nnm' must be a rule, got a prefilter; write nnm\\+",
+    ),
+    (
+        {"defense": "krum+nnm"},
+        "--defense .* must have one rule, at its end, got 'krum' before",
+    ),
+    ({"defense": "vote"}, "--defense 'vote' is not installed; tables write vote for own$"),
     ({"protocol": "fsl:kk=1"}, "--protocol fsl has no parameter 'kk'; did you mean 'k'"),
     ({"protocol": "fsl:k=abc"}, "--protocol fsl:k must be a number, got 'abc'"),
     ({"protocol": "fsl:k=1.5"}, r"FSL.k must be in \(0, 1\], got 1.5"),

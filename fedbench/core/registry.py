@@ -33,7 +33,8 @@ OURS = "fedbench-toolkit"
 UNWRITTEN: Mapping[str, bool] = {"unwritten": True}
 _HERE: dict[tuple[str, str], Any] = {}  # by kind and name: `register` of this process alone
 AS = "as"  # what names one of a plug-in's `variants` where a parameter may stand
-OWN = "own"  # the variant of a plug-in's defaults
+OWN = "own"  # the variant of a plug-in's defaults; of defenses, the protocol's own rule
+VOTE = "vote"  # how tables write that rule where it counts votes
 T = TypeVar("T")
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 # A word that may stand first among parameters, for ``name=``: a class of another project.
@@ -198,8 +199,14 @@ def plugin(kind: str, name: str) -> type[Any]:
         here = _HERE[kind, name]
         return here if isinstance(here, type) else type(here)
     if not _claims(kind, name):
+        if kind == "defense" and _claims("prefilter", name):
+            raise UnknownPluginError(
+                f"--defense {name!r} must be a rule, got a prefilter; write {name}+mean, say"
+            )
         listed = f"known: {few(names(kind))}; see fedbench list {kind}s"
         hint = nearest(name, names(kind), listed)
+        if (kind, name) == ("defense", VOTE):
+            hint = f"tables write {VOTE} for {OWN}"
         raise UnknownPluginError(f"--{kind} {name!r} is not installed; {hint}")
     point, *others = _claims(kind, name)
     if others:  # none of them wins: a look-alike would be taken for what it imitates
@@ -380,6 +387,11 @@ def load(kind: str, text: str) -> Any:
         named = [part.partition(":")[0] for part in parts]
         if len(set(named)) < len(named):
             raise ConfigError(f"--defense {text!r} must name each link once, got one twice")
+        for early in named[:-1]:
+            if _claims(kind, early) and not _claims("prefilter", early):
+                raise ConfigError(
+                    f"--defense {text!r} must have one rule, at its end, got {early!r} before it"
+                )
         rule = load(kind, parts[-1])
         for part in reversed(parts[:-1]):
             rule = load("prefilter", part).before(rule)
@@ -400,7 +412,7 @@ def made(kind: str, name: str, cls: type[Any], params: Mapping[str, str]) -> Any
 
     `ConfigError` for a parameter or a value that does not exist.
     """
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     making = Hook(cls, "__init__")
     with making:
@@ -421,7 +433,7 @@ def made(kind: str, name: str, cls: type[Any], params: Mapping[str, str]) -> Any
             nothing = value.lower() == "none" and type(None) in get_args(fields[param])
             given = None if nothing else value  # "none" may be a word that a field takes
             with making:
-                adapter = TypeAdapter(fields[param])
+                adapter = _adapter(cls, param, fields[param])
             values[param] = adapter.validate_python(given)
         except ValidationError as error:
             raise ConfigError(refusal(f"--{kind} {name}:{param}", error)) from error
@@ -433,6 +445,20 @@ def made(kind: str, name: str, cls: type[Any], params: Mapping[str, str]) -> Any
             raise ConfigError(f"--{kind} {name}:{param} must be {requirement}, got {value!r}")
     with making:
         return cls(**values)
+
+
+def _adapter(cls: type[Any], param: str, hint: Any) -> Any:
+    """Return what reads a field of this type from text; `ConfigError` for one that no text says."""
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticSchemaGenerationError
+
+    try:
+        return TypeAdapter(hint)
+    except PydanticSchemaGenerationError as error:
+        raise ConfigError(
+            f"{cls.__name__}.{param} must be a number, a word or None, which text can say, got the "
+            f"type {getattr(hint, '__name__', hint)}; make it in a method"
+        ) from error
 
 
 def describe(name: str, instance: Any, *, every: bool = False) -> str:

@@ -232,6 +232,10 @@ def _columns(
 
 def _read(dataset: Any) -> tuple[list[Array], list[Any]]:
     kind = type(dataset).__name__
+    if kind == "DataLoader":
+        raise ConfigError(
+            "from_dataset must be given samples one by one, got a DataLoader; give its .dataset"
+        )
     sized = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     require("from_dataset", kind, sized, "a data set with a length; list an iterable one first")
     samples, labels = [], []
@@ -319,7 +323,13 @@ def _samples(x: Any) -> Tensor:
 
 def _labels(y: Any, count: int) -> Tensor:
     array = _array(y)
-    require("y", array.shape, array.shape == (count,), f"one label of each sample, ({count},)")
+    if array.shape != (count,):
+        remedy = {(count, 1): "; write y[:, 0]"}.get(array.shape, "")
+        if array.ndim == 2 and array.shape[0] == count and array.shape[1] > 1:
+            remedy = "; write y.argmax(axis=1)"
+        raise ConfigError(
+            f"y must be one label of each sample, ({count},), got {array.shape}{remedy}"
+        )
     if array.dtype.kind == "O" and all(isinstance(label, Real) for label in array):
         array = np.array(array.tolist())  # numbers of a table that allows for missing ones
     if array.dtype.kind in "OUS":

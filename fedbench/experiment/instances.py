@@ -2,9 +2,10 @@
 
 import dataclasses
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
-from fedbench.api import Chain
+from fedbench.api import Chain, Prefilter
 from fedbench.core import registry
 from fedbench.core.blame import shown
 from fedbench.core.errors import ConfigError
@@ -63,6 +64,17 @@ def text_of(kind: str, value: Any) -> str:
         raise ConfigError(
             f"Scenario.dataset must be the name of a data set or samples, got {shown(value)}; "
             "write fedbench.data.own.from_arrays(x, y)"
+        )
+    if kind == "defense" and isinstance(value, Prefilter):
+        name = type(value).__name__
+        raise ConfigError(
+            f"Scenario.defense must be a rule, got the prefilter {name}; write "
+            f"{name}().before(Median()), or before another rule"
+        )
+    contract = registry.CONTRACTS[kind]
+    if kind != "model" and not isinstance(value, resolve_name(contract)):
+        raise ConfigError(
+            f"Scenario.{kind} must be a plug-in or its text, got {shown(value)}; inherit {contract}"
         )
     identity = getattr(value, "identity", None)
     if kind in ("dataset", "model") and isinstance(identity, str):

@@ -64,6 +64,29 @@ def alie(
         The ``m`` rows that are sent instead, in the form of ``honest``.
     """
 
+def alignins(
+    x: Rows,
+    *,
+    model: Vector | None,
+    share: float = 0.3,
+    tda: float = 1.0,
+    mpsa: float = 1.0,
+    findings: Findings | None = None,
+) -> Any:
+    """Average the rows whose direction is typical in two ways, clipped to their median norm.
+
+    Args:
+        x: Rows, one for each client; a tensor, an array, vectors or state dicts.
+        model: Weights that the server sent, in the form of a row.
+        share: Share of a row's values, the largest, whose signs are looked at.
+        tda: Standard deviations that a cosine may be off the median; ``lambda_c``.
+        mpsa: Standard deviations that a share of signs may be off the median; ``lambda_s``.
+        findings: Object that the rule's findings are written to.
+
+    Returns:
+        The answer, in the form of one row.
+    """
+
 def arc(x: Rows, *, f: int, findings: Findings | None = None) -> Any:
     """Clip the ``k = floor(2 (f / n) (n - f))`` rows of largest norm to the norm of the next one.
 
@@ -253,6 +276,27 @@ def clip(x: Rows, *, c: float | None = None, findings: Findings | None = None) -
 
     Returns:
         The rows that are handed on, in the form in which they came.
+    """
+
+def clipped_clustering(
+    x: Rows,
+    *,
+    state: Any = None,
+    model: Vector | None = None,
+    step: int = 0,
+    findings: Findings | None = None,
+) -> tuple[Any, Any]:
+    """Average the larger of two clusters by angle, clipped to the median norm of all rounds.
+
+    Args:
+        x: Rows, one for each client; a tensor, an array, vectors or state dicts.
+        state: State that the last round returned; None before the first.
+        model: Weights that the server sent, in the form of a row.
+        step: Round, from 0.
+        findings: Object that the rule's findings are written to.
+
+    Returns:
+        The answer, in the form of one row, and the state for the next round.
     """
 
 def complement(

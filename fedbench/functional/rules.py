@@ -120,6 +120,8 @@ def arguments_of(cls: type[Stage]) -> list[Argument]:
     for trait, needed in needs.items():
         if getattr(traits[0], trait):
             arguments += needed
+    if traits[0].broadcast and not traits[0].history:
+        arguments.append(MODEL)
     if traits[0].history:
         remembers = [dataclasses.replace(MODEL, required=False), STEP]
         arguments += [STATE, *(remembers if MODEL not in arguments else [])]

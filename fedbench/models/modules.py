@@ -240,12 +240,12 @@ class ModuleNet(Network):
                 errors.append(error)
             else:
                 return tokens
-        first = errors[0]
-        if isinstance(first, ConfigError):
+        if isinstance(first := errors[0], ConfigError):
             raise first
+        channel = "; if they are images, give them as x[:, None]" * (len(self.image) == 2)
         raise ConfigError(
             f"{type(self.module).__name__} must take samples of shape (n, "
-            f"{', '.join(map(str, self.image))}), got {error_line(first)}"
+            f"{', '.join(map(str, self.image))}), got {error_line(first)}{channel}"
         ) from first
 
     def require(self, x: Tensor) -> None:
@@ -255,11 +255,13 @@ class ModuleNet(Network):
                 self._call(self._own, x, None)
         except Exception as error:  # foreign code raises anything
             whole = x.dtype == torch.int64
-            ids = f"token ids from {x.min()} to {x.max()}"
+            given = f"token ids from {x.min()} to {x.max()}" if whole else "numbers"
             other = "numbers: x.astype(float)" if whole else "token ids: x.astype(int)"
+            short = whole and isinstance(error, IndexError)
+            remedy = f"give its embedding {x.max() + 1} rows" if short else f"pass {other}"
             raise Incompatible(
-                f"{type(self.module).__name__} must take the samples of the data, "
-                f"{ids if whole else 'numbers'}, got {error_line(error)}; from_arrays takes {other}"
+                f"{type(self.module).__name__} must take the samples of the data, {given}, "
+                f"got {error_line(error)}; {remedy}"
             ) from error
 
     def examples(self, count: int, key: Key, device: torch.device | str = "cpu") -> Tensor:

@@ -16,6 +16,7 @@ from fedbench.payload.floats import FloatVectors, HalfVectors, MixtureVectors
 from fedbench.payload.folded import FoldedMessages
 from fedbench.payload.kept import KeptMessages, Rows, mixed_rows, tiles_of
 from fedbench.payload.levels import Levels
+from fedbench.payload.packets import Packet
 from fedbench.payload.patches import CoordinatedPatches, Patch, SeededPatches, SparsePatches
 from fedbench.payload.rankings import Rankings, TopRankings, ranking, reputation
 from fedbench.payload.residues import SUMMED, Residues, masked_packets, sum_of_packets, summands
@@ -39,6 +40,7 @@ __all__ = [
     "MissedScalars",
     "MixtureVectors",
     "NoiseMasks",
+    "Packet",
     "Patch",
     "Payload",
     "PrunedVectors",

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbench.core.blame import Hook
 from fedbench.core.choices import Checks
 from fedbench.core.copies import copied_to, fetched, stacked_on
 from fedbench.core.devices import accelerated
-from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.errors import IllegalPayloadError, PluginError
 from fedbench.core.threads import each
 from fedbench.core.tiling import finite_rows
 from fedbench.payload.packets import BitString, Packet, join
@@ -173,7 +174,11 @@ class Payload(ABC):
     def decode(
         cls, packets: Sequence[Packet], spec: Spec, device: torch.device | str = "cpu"
     ) -> tuple[Self | None, Tensor]:
-        """Return the legal messages (None if there are none), and which were accepted, ``(n,)``."""
+        """Return the legal messages (None if there are none), and which were accepted, ``(n,)``.
+
+        `PluginError` for a ``decode_row`` that raises another error than `IllegalPayloadError`, or
+        returns messages of several widths.
+        """
         decode_one = partial(cls._decoded, spec=spec)
         shared = cls.shared_out
         decoded = each(decode_one, packets) if shared else list(map(decode_one, packets))
@@ -181,19 +186,24 @@ class Payload(ABC):
         rows = [row._tensors() for row in decoded if row is not None]
         if not rows:
             return None, accepted
+        first = next(row for row in decoded if row is not None)
+        widths = _widths(rows[0])
+        for row in rows[1:]:
+            if _widths(row) != widths:
+                raise _misread(first, _widths(row))
         stacked = {
             name: stacked_on([row[name] for row in rows], torch.device(device)) for name in rows[0]
         }
-        first = next(row for row in decoded if row is not None)
         return dataclasses.replace(first, **stacked), accepted
 
     @classmethod
     def _decoded(cls, packet: Packet, spec: Spec) -> Self | None:
         """Return the message of one packet, or None if none has its bytes."""
-        try:
-            return cls.read_row(packet, spec)
-        except IllegalPayloadError:
-            return None
+        with Hook(cls, "decode_row"):
+            try:
+                return cls.read_row(packet, spec)
+            except IllegalPayloadError:
+                return None
 
     def receive(
         self, packets: Sequence[Packet], checks: Checks, device: torch.device | str = "cpu"
@@ -202,6 +212,8 @@ class Payload(ABC):
         received, accepted = self.decode(packets, self.spec, device)
         if received is None:
             return self.take([]), accepted
+        if received.spec != self.spec:
+            raise _misread(self, received.spec)
         received, good = received.checked(checks)
         accepted[accepted.clone()] = good
         return received, accepted
@@ -223,6 +235,19 @@ class Payload(ABC):
         if floats:
             rows = torch.stack([finite_rows(x) for x in floats]).all(dim=0).cpu()
         return rows & self.in_range().cpu() if checks == "range" else rows
+
+
+def _widths(row: dict[str, Tensor]) -> Spec:
+    """Return the shapes of one message's tensors, without the row."""
+    return {name: tuple(x.shape[1:]) for name, x in row.items()}
+
+
+def _misread(payload: Payload, form: object) -> PluginError:
+    """Return the error of an alphabet that decodes bytes which are no message of the round."""
+    return Hook(payload, "decode_row").wrong(
+        f"must raise IllegalPayloadError for bytes that are no message of form {payload.spec}, "
+        f"got one of {form}; fedbench.payload.packets.split checks lengths"
+    )
 
 
 def joined(payloads: Sequence[Payload]) -> Payload:

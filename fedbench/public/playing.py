@@ -1,13 +1,9 @@
 """Play from Python: one scenario, or many of them."""
 
-import ast
-import sys
 from collections.abc import Iterable, Sequence
-from multiprocessing import current_process
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from types import FrameType
 from typing import Literal, overload
 
 from fedbench import run
@@ -151,8 +147,7 @@ def sweep(
     end the others: they are played, and then its error is raised, which names their folder.
 
     Plug-ins, models and data that were given as objects live in this process alone, so such runs
-    are played here, one after the other, whatever ``workers`` says. Other runs are played by
-    processes that import the script first, which must call it below ``if __name__ == "__main__":``.
+    are played here, one after the other, whatever ``workers`` says.
 
     >>> import fedbench
     >>> tiny = fedbench.Scenario(clients=4, per_round=2, rounds=1, epochs=1)
@@ -201,7 +196,6 @@ def sweep(
                 require_installed(scenario, "isolate", ("attack", "defense"))
         engine: Engine = HereEngine(options)
         if not here:
-            require_main()
             engine = LocalEngine(options, options.processes(len(distinct)))
         folder = Path(mkdtemp(prefix="fedbench-sweep-") if out is None else out)
         wanted = out is not None
@@ -235,35 +229,6 @@ def require_scenario(function: str, given: object) -> None:
             f"{function} must be given a fedbench.Scenario, got {shown(given)}; write "
             "fedbench.Scenario(protocol=..., attack=...)"
         )
-
-
-def require_main() -> None:
-    """Raise `ConfigError` where the processes of a sweep would call it again, as they import it.
-
-    That is in one of them, and in a script whose statement at the top level, from which the call
-    comes, stands below no ``if``.
-    """
-    if getattr(current_process(), "_inheriting", False) or _at_top_level(sys._getframe()):
-        raise ConfigError(
-            'sweep must stand below `if __name__ == "__main__":` in a script, which its processes '
-            "import, got a call at the top level; move it there"
-        )
-
-
-def _at_top_level(frame: FrameType | None) -> bool:
-    """Tell whether a call comes from a plain statement of the script that Python runs."""
-    script = getattr(sys.modules["__main__"], "__file__", None)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "<module>" and code.co_filename == script:
-            try:
-                statements = ast.parse(Path(script).read_bytes()).body
-            except (OSError, ValueError, SyntaxError):
-                return False  # its processes will say so
-            around = [node for node in statements if node.lineno <= frame.f_lineno]
-            return bool(around) and not isinstance(around[-1], ast.If)
-        frame = frame.f_back
-    return False
 
 
 def require_installed(scenario: Scenario, subject: str, kinds: Iterable[str]) -> None:

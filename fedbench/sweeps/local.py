@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Self
 
 from fedbench.core.errors import require, show_warning
@@ -236,7 +238,7 @@ class LocalEngine(Engine):
         arguments = (theirs, of_worker, self.options.threads, accelerator, sharing)
         process = context.Process(target=_serve, args=arguments, daemon=True)
         # A worker must ignore Ctrl-C while it starts, so this process blocks it until then.
-        with interrupts_blocked():
+        with interrupts_blocked(), main_left_out():
             process.start()
         theirs.close()  # so that the end of the worker is the end of the pipe
         of_worker.close()
@@ -251,6 +253,21 @@ class LocalEngine(Engine):
         code = worker.process.exitcode or 0
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return Crash("lost", "WorkerLost", f"the worker process ended with {how}")
+
+
+@contextmanager
+def main_left_out() -> Iterator[None]:
+    """Start processes in the block that do not import the user's script, as Python's would.
+
+    They play what is installed, so they need nothing of it. Imported, it would need a guard against
+    calling the sweep again, and a script on standard input is no file.
+    """
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 @contextmanager

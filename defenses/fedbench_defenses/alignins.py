@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
-from fedbench.core.copies import sent
+from fedbench.core.copies import copied_to
 from fedbench.core.errors import require
+from fedbench.core.order_statistics import nth_largest
 from fedbench.core.tiling import finite_rows
 from fedbench.payload import Payload
 
@@ -36,7 +37,7 @@ def alignments(x: Tensor, principal: Tensor, share: float) -> Tensor:
     k = x.shape[1]
     count = max(1, int(share * k))
     magnitude = x.abs()
-    least = magnitude.kthvalue(k - count + 1, dim=1, keepdim=True).values
+    least = nth_largest(magnitude, count)
     agrees = x.sign() == principal
     larger = magnitude > least
     tied = magnitude == least
@@ -107,7 +108,7 @@ class AlignIns(Defense[None]):
         counted = finite_rows(x).cpu()
         rows = counted.nonzero()[:, 0]
         if len(rows):
-            finite = x if len(rows) == len(x) else x[sent(rows, x.device)]
+            finite = x if len(rows) == len(x) else x[copied_to(rows, x.device)]
             of_model = float(torch.linalg.vector_norm(model, dtype=torch.float64))
             scale = (lengths[rows] * of_model).clamp_min(1e-300)
             cosines = inner(finite, origin, model).cpu() / scale

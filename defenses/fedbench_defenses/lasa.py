@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
 from fedbench.core.copies import copied_to
-from fedbench.core.devices import accelerated
 from fedbench.core.errors import require
+from fedbench.core.order_statistics import nth_largest
 from fedbench.core.tiling import finite_rows
 from fedbench.payload import (
     GatedVectors,
@@ -103,12 +103,8 @@ class LASA(Defense[None]):
         """Return the least magnitude ``(n, 1)`` that each row keeps."""
         k = x.shape[1]
         keeps = max(int((1 - Fraction(str(self.sparsity))) * k), 1)  # in floats (1 - 0.9) * 30 < 3
-        sizes = ((row - origin).abs() for row in x)
-        if accelerated(x.device):  # where kthvalue is one block of threads
-            least = [size.topk(keeps, sorted=False).values.amin() for size in sizes]
-        else:
-            least = [size.kthvalue(k - keeps + 1).values for size in sizes]
-        return torch.stack(least)[:, None]
+        least = [nth_largest((row - origin).abs()[None], keeps) for row in x]
+        return torch.cat(least)
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         x = received.values()

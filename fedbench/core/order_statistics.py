@@ -123,6 +123,20 @@ def sorted_rows(x: Tensor, ranks: range | None = None) -> Tensor:
     return out
 
 
+def nth_largest(x: Tensor, count: int) -> Tensor:
+    """Return the ``count``-th largest value of each row of ``x (n, k)``, ``(n, 1)``, without NaN.
+
+    >>> nth_largest(torch.tensor([[1.0, 3.0, 1.0, 2.0, 1.0]]), 2).tolist()
+    [[2.0]]
+    """
+    if len(x) and not accelerated(x.device) and x.dtype in (torch.float32, torch.float64):
+        at = x.shape[1] - count  # NumPy's partition, row by row, is faster than topk
+        ends = [np.partition(row, at)[at] for row in x.numpy()]
+        return torch.from_numpy(np.stack(ends))[:, None]
+    # On an accelerator `torch.kthvalue` is one block of threads.
+    return x.topk(count, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
+
+
 def largest(x: Tensor, count: int) -> Tensor:
     """``(n, k)`` bool: the ``count`` largest of each row of ``x (n, k)``, without sorting it.
 
@@ -138,15 +152,8 @@ def largest(x: Tensor, count: int) -> Tensor:
     # on an accelerator a copy costs less than to wait for the answer
     if x.is_floating_point() and (accelerated(x.device) or not all_finite([x])):
         x = x.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    if len(x) and not accelerated(x.device) and x.dtype in (torch.float32, torch.float64):
-        at = x.shape[1] - count  # NumPy's partition, row by row, is faster than topk
-        ends = [np.partition(row, at)[at] for row in x.numpy()]
-        last = torch.from_numpy(np.stack(ends))[:, None]
-        rows = zip(x.numpy(), ends, strict=True)
-        best = torch.from_numpy(np.stack([row >= end for row, end in rows]))
-    else:
-        last = x.topk(count, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
-        best = x >= last
+    last = nth_largest(x, count)
+    best = x >= last
     if bool((row_sums(best, torch.int64) == count).all()):
         return best  # no other is equal to the last one
     above = x > last

@@ -9,6 +9,7 @@ import torch
 from crafting import crafted, round_of
 from torch import Tensor
 
+from fedbench import Scenario, play
 from fedbench.adversary.threat_model import attack_view
 from fedbench.api import Attack
 from fedbench.core.rng import Key
@@ -413,6 +414,39 @@ def test_swapped_parts_keep_their_order_and_a_top_ranking_gets_absent_edges() ->
     assert message(Swap(), own, 1).symbols.tolist() == [[0, 3, 2, 4, 1]]
     top = TopRankings(torch.tensor([[1, 3]], dtype=torch.int32), (4,), (2,))
     assert message(Swap(), top, 1).symbols.tolist() == [[0, 2]]
+
+
+def test_a_swap_is_at_the_cut_of_the_protocol_and_without_one_in_the_middle() -> None:
+    # Of four edges the server keeps three: the least valued one comes last, the others before it.
+    own = Rankings(torch.tensor([[3, 1, 0, 2]], dtype=torch.int32), (4,))
+    view = attack_view(Swap(), round_of(own, m=1))
+    for protocol, sent in (({"k": 0.75}, [1, 0, 2, 3]), ({}, [0, 2, 3, 1])):
+        swapped, _ = Swap().craft(dataclasses.replace(view, protocol=protocol), None)
+        assert (
+            swapped.values().tolist()
+            == Rankings(torch.tensor([sent]).int(), (4,)).values().tolist()
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vem", "swap"])
+def test_attacks_on_rankings_know_what_share_the_protocol_keeps_since_it_is_public(
+    name: str,
+) -> None:
+    def gains(attack: str) -> list[float | None]:
+        scenario = Scenario(
+            protocol="fsl:k=0.2",
+            attack=attack,
+            model="micro",
+            clients=5,
+            per_round=5,
+            malicious=0.2,
+            rounds=2,
+            epochs=1,
+        )
+        return [r.gain for r in play(scenario).rounds]
+
+    assert gains(name) == gains(f"{name}:kept=0.2") != gains(f"{name}:kept=0.5")
 
 
 def test_shuffled_rankings_are_uniform_and_each_client_has_its_own() -> None:

@@ -85,6 +85,17 @@ class Shuffle(Attack):
         return own.nearest(torch.stack(words)), memory
 
 
+def require_share(name: str, kept: float | None) -> None:
+    """Raise `ConfigError` unless it is a share of edges in (0, 1], or None."""
+    require(name, kept, kept is None or 0 < kept <= 1, "in (0, 1], or none")
+
+
+def kept_share(kept: float | None, view: AttackView) -> float:
+    """Return the share of a layer's edges that the server keeps, as given or as public."""
+    share: float = view.protocol.get("k", 0.5) if kept is None else kept
+    return share
+
+
 @dataclass(frozen=True, kw_only=True)
 class Swap(Attack):
     """Every malicious client sends position ``(p + k_l) mod n_l`` for its edge at position p.
@@ -93,8 +104,8 @@ class Swap(Attack):
     that sends only its top edges puts the absent ones first, by index, before they are swapped.
 
     Args:
-        kept: Share of each layer's edges that the server keeps. An attack is not told: with another
-            ``k`` of the protocol than 0.5 give it, or the attack does far less than it could.
+        kept: Share of each layer's edges that the server keeps. Default: the protocol's ``k``,
+            which is public, or 0.5 of a protocol without that parameter.
 
     References:
         None: proposed here. The idea is a reversal that leaves each part its order.
@@ -102,18 +113,19 @@ class Swap(Attack):
 
     accepts = (Rankings, TopRankings)
 
-    kept: float = 0.5
+    kept: float | None = None
 
     def __post_init__(self) -> None:
-        require("Swap.kept", self.kept, 0 < self.kept <= 1, "in (0, 1]")
+        require_share("Swap.kept", self.kept)
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
         own: Any = view.own
         positions = own.values()
         if isinstance(own, TopRankings):
             positions = reputation(ranking(positions, own.sizes), own.sizes)
+        share = kept_share(self.kept, view)
         layers = [
-            (p + kept_edges(p.shape[1], self.kept)) % p.shape[1]
+            (p + kept_edges(p.shape[1], share)) % p.shape[1]
             for p in torch.split(positions, list(own.sizes), dim=1)
         ]
         return own.nearest(torch.cat(layers, dim=1)), memory

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from fedbench.api import AttackView
-from fedbench.core.errors import require
 from fedbench.payload import Payload, Rankings, ranking
 from fedbench.protocols.fsl import kept_edges
 
 from .crafted import Reader
+from .rankings import kept_share, require_share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +41,8 @@ class VEM(Reader):
     Only the paper's abstract was read: bounds and proofs here are ours.
 
     Args:
-        kept: Share of each layer's edges that the server keeps. An attack is not told: with another
-            ``k`` of the protocol than 0.5 give it, or the attack does far less than it could.
+        kept: Share of each layer's edges that the server keeps. Default: the protocol's ``k``,
+            which is public, or 0.5 of a protocol without that parameter.
         knows: Rankings it reads: those of ``all`` benign clients; or those of the ``colluders`` as
             if honest, whose mean then stands for each benign ranking.
 
@@ -52,11 +52,11 @@ class VEM(Reader):
 
     accepts = (Rankings,)
 
-    kept: float = 0.5
+    kept: float | None = None
     knows: Literal["colluders", "all"] = "all"
 
     def __post_init__(self) -> None:
-        require("VEM.kept", self.kept, 0 < self.kept <= 1, "in (0, 1]")
+        require_share("VEM.kept", self.kept)
 
     @property
     def folds(self) -> bool:
@@ -74,10 +74,11 @@ class VEM(Reader):
             sums = view.sums.total.long()
         if self.knows == "colluders" and view.n > m:
             sums = (sums.double() * ((view.n - m) / m)).round().long()
+        share = kept_share(self.kept, view)
         positions = []
         totals = {"vulnerable": 0, "moved": 0, "limit": 0}
         for s in torch.split(sums, list(own.sizes)):
-            cut = Cut(s, kept_edges(len(s), self.kept), m)
+            cut = Cut(s, kept_edges(len(s), share), m)
             most = min(cut.vulnerable())
             moved = largest_true(cut.common, 0, most)
             positions.append(cut.position(moved))

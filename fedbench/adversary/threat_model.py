@@ -240,6 +240,7 @@ class AttackContext:
     worked: Counter[str] = field(default_factory=Counter)
     streamed: Streamed | None = None  # where the messages are the adversary's, or some of them
     checks: Checks = "none"  # of the server, on what arrives
+    protocol: Mapping[str, Any] = field(default_factory=dict)  # its parameters, which are public
     trained: Tensor | None = None  # (m, d), what the adversary's own training gave, if it trains
     poisoned: Payload | None = None  # the m messages of that training
 
@@ -400,6 +401,7 @@ def attack_view(
         memories=[alone(context.memories[row]) for row in asking],
         defense=_oracle(context, rows, needed.tier) if needed.defense else None,
         state=alone(context.server) if needed.state else None,
+        protocol=dict(context.protocol),
         rehearsal=_rehearsal(context, asking, needed),
         recruits=None if attack.recruits == 0 else alone(context.recruits),
         m=len(own) if streamed is None else streamed.m,

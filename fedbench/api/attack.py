@@ -1,6 +1,6 @@
 """The contract of an attack, and the view that it is shown."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
@@ -196,6 +196,7 @@ class AttackView:
         memories: Memories of its clients, the residual of error feedback for instance.
         defense: The server's rule, if declared.
         state: The server's state, if declared.
+        protocol: Parameters of the protocol, which are public, by name: numbers, texts and None.
         rehearsal: Samples of its own clients, and what is behind `loss`, `gradient`, `deployed` and
             `ahead`, if declared (`Knowledge.data`).
         recruits: Honest messages of the clients that it asked for (`Attack.recruits`), if any.
@@ -217,6 +218,7 @@ class AttackView:
     memories: Sequence[Memory]
     defense: Oracle | None = None
     state: Any = None
+    protocol: Mapping[str, Any] = field(default_factory=dict)
     rehearsal: Rehearsal | None = None
     recruits: Payload | None = None
     m: int = 0

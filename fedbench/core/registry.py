@@ -481,6 +481,20 @@ def describe(name: str, instance: Any, *, every: bool = False) -> str:
     return f"{name}:{','.join(params)}" if params else name
 
 
+def parameters(instance: Any) -> dict[str, bool | int | float | str | None]:
+    """Return the parameters of a plug-in that are numbers, texts or None, by name.
+
+    >>> parameters(load("defense", "trimmed-mean:f=2"))
+    {'f': 2}
+    """
+    if not dataclasses.is_dataclass(instance):
+        return {}
+    fields = [field.name for field in dataclasses.fields(instance) if field.init]
+    values = {name: getattr(instance, name) for name in fields}
+    plain = (bool, int, float, str, type(None))
+    return {name: value for name, value in values.items() if isinstance(value, plain)}
+
+
 def _is_silent(field: dataclasses.Field[Any], instance: Any) -> bool:
     unwritten: bool = field.metadata.get("unwritten", False)
     return unwritten and bool(getattr(instance, field.name) == field.default)

@@ -14,6 +14,7 @@ from fedbench.adversary import threat_model
 from fedbench.adversary.metrics import Arrivals
 from fedbench.adversary.training import train, trained_by
 from fedbench.api import Mechanism, ServerView, hooks
+from fedbench.core import registry
 from fedbench.core.blame import Hook
 from fedbench.core.choices import SUMS
 from fedbench.core.rng import Key
@@ -202,6 +203,7 @@ def attack_context(
         worked=worked if streamed is None else streamed.worked,
         streamed=streamed,
         checks=setup.scenario.server_checks,
+        protocol=registry.parameters(protocol),
     )
     state.learned = threat_model.learn(attack, context, state.learned)
     if not attack.trains or not len(owned):

@@ -385,7 +385,7 @@ def dba(
         size: Height and width of the whole square, in pixels.
         rho: Share of the local images.
         target: Label that a stamped image is to be taken for.
-        pieces: Number of strips; no more than the square has rows.
+        pieces: Number of strips, at most; no more than the square has rows.
         own: The ``m`` rows that its clients would have sent; by default the first honest
             ones stand in.
         model: Weights that the server sent, for attacks that read it.
@@ -2720,7 +2720,7 @@ def swap(
     honest: Rows,
     *,
     m: int,
-    kept: float = 0.5,
+    kept: float | None = None,
     own: Rows | None = None,
     model: Vector | None = None,
     step: int = 0,
@@ -2733,7 +2733,8 @@ def swap(
     Args:
         honest: Rows of the benign clients, in any of the forms.
         m: Number of malicious clients.
-        kept: Share of each layer's edges that the server keeps; an attack is not told.
+        kept: Share of each layer's edges that the server keeps. Default: the protocol's
+            ``k``, which is public, or 0.5 of a protocol without that parameter.
         own: The ``m`` rows that its clients would have sent; by default the first honest
             ones stand in.
         model: Weights that the server sent, for attacks that read it.
@@ -2912,7 +2913,7 @@ def vem(
     honest: Rows,
     *,
     m: int,
-    kept: float = 0.5,
+    kept: float | None = None,
     knows: Literal["colluders", "all"] = "all",
     own: Rows | None = None,
     model: Vector | None = None,
@@ -2926,7 +2927,8 @@ def vem(
     Args:
         honest: Rows of the benign clients, in any of the forms.
         m: Number of malicious clients.
-        kept: Share of each layer's edges that the server keeps; an attack is not told.
+        kept: Share of each layer's edges that the server keeps. Default: the protocol's
+            ``k``, which is public, or 0.5 of a protocol without that parameter.
         knows: Rankings it reads: those of ``all`` benign clients; or those of the
             ``colluders`` as if honest, whose mean then stands for each benign ranking.
         own: The ``m`` rows that its clients would have sent; by default the first honest

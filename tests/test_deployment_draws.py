@@ -23,6 +23,7 @@ NAMING = {"fold", "branches", "public", "tensor"}  # methods of a key that draw 
 DRAWN: dict[str, tuple[Callable[[Key], Tensor], float, float]] = {  # with mean and deviation
     "bits": (lambda key: key.bits(COUNT) / 2.0**64, 0, 12**-0.5),
     "uniform": (lambda key: key.uniform(COUNT), 0.5, 12**-0.5),
+    "sampled": (lambda key: key.sampled(COUNT, 0.3), 0.3, 0.21**0.5),
     "integers": (lambda key: key.integers(3, COUNT), 1, (2 / 3) ** 0.5),
     "shorts": (lambda key: key.shorts(COUNT) / 2.0**16, 0.5, 12**-0.5),
     "coins": (lambda key: key.coins(CHANCES), 0.5, 0.5),

@@ -64,14 +64,15 @@ class AlignIns(Defense[None]):
     the principal sign, that of the sum of all rows' signs. A row counts if both are within a number
     of standard deviations of their medians over the round. The norm is the median over the rows
     that count. Where all scores are equal all rows count, and values that tie for the last of the
-    largest share its places; the authors' code divides by 0, and takes any of them. With nobody
+    largest share its places; public code divides by 0, and takes any of them. With nobody
     left the answer is 0, and `findings` say so. Rows that are not finite are left out before.
-    Ignores the clients' sizes, which the code weights by.
+    Ignores the clients' sizes, which that code weights by.
 
     It tolerates nobody for certain: a few rows beyond the medians of others decide who counts, and
     those who count what the median norm is.
 
-    The paper's text was not at hand, but descriptions of it and the authors' code were.
+    The paper's text was not at hand, but descriptions of it, BackFed's code and copies of the
+    authors' were.
 
     Args:
         share: Share of a row's values, the largest, whose signs are looked at.

@@ -233,6 +233,27 @@ def test_loop_and_lock_step_train_batch_norm_and_dropout_alike() -> None:
     assert float(still.abs().min()) > 0
 
 
+class Standardized(nn.Linear):
+    """A linear layer on images without their mean, divided by their deviation: NaN of zeros."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = images.flatten(1)
+        x = (x - x.mean(dim=1, keepdim=True)) / x.std(dim=1, keepdim=True)
+        return super().forward(x)
+
+
+def test_padding_is_an_image_that_a_network_can_answer() -> None:
+    network = net(Standardized)
+    shared = Shared(network, 3, CPU)
+    ours = doubled(clients(network))  # whose second batch is short
+    both = [way(FedAvg(), shared, Schedule(1, 4)).train(ours)[0] for way in (Loop, Stacked)]
+    assert_rounded_alike(both[0], both[1])
+    assert bool(torch.isfinite(both[1]).all())
+
+
 @pytest.mark.parametrize(
     ("module", "why"),
     [(Dropping, "draws from a global generator"), (Branching, "cannot be mapped over clients")],

@@ -26,8 +26,8 @@ from fedbench.payload import (
     ranking,
 )
 from fedbench.testing import example_payloads
-from fedbench_attacks.auto import Auto
-from fedbench_attacks.crafted import margin, sender
+from fedbench_attacks.auto import Auto, Past, Rehearsed
+from fedbench_attacks.crafted import honest_rows, margin, sender
 from fedbench_attacks.min_max import MinMax
 from fedbench_attacks.search import Line, Scale, best_of_grid, saturating, worst
 from fedbench_attacks.searched import DynOpt, OptALIE, OptIPM, Trials
@@ -341,6 +341,18 @@ def test_a_search_sends_nothing_that_the_server_rejects(attack: Any, rule: Any) 
     if not isinstance(attack, Auto):  # of whose pushes this codec cuts none
         assert view.notes["gamma"] != 0
         assert not torch.equal(message.values(), view.own.values())
+
+
+@pytest.mark.parametrize("checks", ["finite", "range"])
+def test_auto_never_prefers_messages_that_the_server_rejects(checks: Any) -> None:
+    heads = Key(5).integers(7, 10 * 40).reshape(10, 40).to(torch.int32)
+    here = round_of(Residues(heads, modulus=64, coins=6), Mean())
+    view, _ = crafted(Auto(), dataclasses.replace(here, checks=checks))
+    honest = honest_rows(view)
+    assert honest is not None
+    rehearsed = Rehearsed(Auto(), view, honest, Past())
+    most = rehearsed.rate("64", view.own.nearest(torch.full_like(view.own.values(), 63)))
+    assert (most.loss == -math.inf) == (checks == "range")
 
 
 @pytest.mark.parametrize("attack", [DynOpt(), MinMax(), OptALIE()], ids=repr)

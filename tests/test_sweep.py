@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from fedbench.results.store import Failure, Store
 from fedbench.sweeps.drive import Sweep, play_each
 from fedbench.sweeps.engine import Engine, News, crash
 from fedbench.sweeps.estimate import Estimate, _by_novelty, _expected, estimate
-from fedbench.sweeps.local import LocalEngine, Options, see_only
+from fedbench.sweeps.local import LocalEngine, Options, main_left_out, see_only
 from fedbench.sweeps.watch import Watcher
 
 TINY = """
@@ -646,3 +647,21 @@ def test_a_run_that_takes_long_goes_on_when_its_worker_was_killed(
     assert diary.read_text().split() == ["0", "1", "2", "2"]
     assert [measured.step for measured in record.rounds] == [0, 1, 2]
     assert list(Store(out).checkpoints.iterdir()) == []
+
+
+def test_sweeps_in_two_threads_leave_the_script_where_it_was() -> None:
+    script = sys.modules["__main__"]
+    entered = threading.Event()
+
+    def second() -> None:
+        with main_left_out():
+            entered.set()
+
+    thread = threading.Thread(target=second)
+    with main_left_out():
+        assert sys.modules["__main__"] is not script
+        thread.start()
+        overtaken = entered.wait(0.2)
+    thread.join()
+    assert not overtaken
+    assert sys.modules["__main__"] is script

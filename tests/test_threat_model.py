@@ -162,6 +162,13 @@ def test_an_oracle_answers_by_the_rows_that_the_server_checks_let_through(checks
     answers = [oracle(FloatVectors(torch.tensor([[8.0], [last]]))) for last in (2.0, torch.nan)]
     expected = [(8 + 2 + 4 + 9) / 4, 7.0] if checks != "none" else [torch.nan, torch.nan]
     assert torch.cat(answers).tolist() == pytest.approx(expected, nan_ok=True)
+    sizes = torch.tensor([1.0, 1.0, 1.0, 1.0, 3.0], dtype=torch.float64)
+    uneven = dataclasses.replace(here, view=dataclasses.replace(here.view, weights=sizes))
+    oracle = attack_view(Knowing(Knowledge("all", defense=True)), uneven).defense
+    assert oracle is not None
+    answer = float(oracle(FloatVectors(torch.tensor([[8.0], [2.0]]))))
+    among_four = (8 + 2 + 4 + 3 * 9) / 6  # each with its own client's weight
+    assert answer == pytest.approx(among_four if checks != "none" else torch.nan, nan_ok=True)
     coins = Residues(torch.tensor([[0], [1], [3], [3], [2]]).int(), modulus=16, coins=3)
     here = dataclasses.replace(example_context(coins, Mean()), checks=checks)
     oracle = attack_view(Knowing(Knowledge("all", defense=True)), here).defense

@@ -92,8 +92,9 @@ def require_share(name: str, kept: float | None) -> None:
 
 def kept_share(kept: float | None, view: AttackView) -> float:
     """Return the share of a layer's edges that the server keeps, as given or as public."""
-    share: float = view.protocol.get("k", 0.5) if kept is None else kept
-    return share
+    public = view.protocol.get("k")
+    shares = isinstance(public, float) and 0 < public <= 1  # else it means something else
+    return kept or (public if shares else 0.5)
 
 
 @dataclass(frozen=True, kw_only=True)

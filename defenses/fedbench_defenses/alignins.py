@@ -66,7 +66,8 @@ class AlignIns(Defense[None]):
     that count. Where all scores are equal all rows count, and values that tie for the last of the
     largest share its places; public code divides by 0, and takes any of them. With nobody
     left the answer is 0, and `findings` say so. Rows that are not finite are left out before.
-    Ignores the clients' sizes, which that code weights by.
+    Ignores the clients' sizes, which that code weights by. Of an even number of norms the median is
+    the mean of the middle two, where that code takes the smaller one.
 
     It tolerates nobody for certain: a few rows beyond the medians of others decide who counts, and
     those who count what the median norm is.

@@ -50,7 +50,7 @@ class ClippedClustering(Defense[Tensor]):
     of average linkage on ``1 - cosine``. Norms and angles are measured from the middle of the
     alphabet. Of two clusters of one size both are averaged, where the authors' code takes one by
     the order of the rows. Rows that are not finite are left out before, and their norms are not
-    remembered. Ignores the clients' sizes.
+    remembered. Ignores the clients' sizes. The code's limit of 1e5 on that norm is left out.
 
     The paper's text was not at hand, but the authors' code was.
 

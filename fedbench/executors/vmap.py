@@ -276,15 +276,19 @@ def gathered(
     """Gather the images ``(n, steps, B, C, H, W)`` and labels ``(n, steps, B)`` of each step.
 
     Steps are as many as the longest client has. Where a batch is short, and after a client's end,
-    images are zeros and labels -1.
+    labels are -1 and images the client's first one: not zeros, since a network that divides by the
+    deviation of an image answers NaN to these.
     """
     drawn = [schedule.rows(len(client.x), client.key) for client in clients]
     longest = max(len(steps) for steps in drawn)
     width = max([schedule.batch_size, *(len(rows) for steps in drawn for rows in steps)])
     total = sum(len(client.x) for client in clients)
     order = torch.full((len(clients), longest, width), total)
+    firsts = torch.full((len(clients), 1, 1), total)
     start = 0
-    for places, client, steps in zip(order, clients, drawn, strict=True):
+    for places, first, client, steps in zip(order, firsts, clients, drawn, strict=True):
+        if len(client.x):
+            first.fill_(start)
         for place, rows in zip(places, steps, strict=False):
             place[: len(rows)] = rows + start
         start += len(client.x)
@@ -292,7 +296,8 @@ def gathered(
     images = torch.cat([*(client.x for client in clients), x.new_zeros(1, *x.shape[1:])])
     labels = torch.cat([*(client.y for client in clients), y.new_full((1,), -1)])
     order = copied_to(order, x.device)
-    return images[order], labels[order]
+    shown = torch.where(order == total, copied_to(firsts, x.device), order)
+    return images[shown], labels[order]
 
 
 def cheapest(steps: Sequence[int], most: int, overhead: float) -> list[int]:

@@ -36,6 +36,7 @@ from fedbench.sweeps.engine import Crash, Engine, Job, News, crash, play_job
 
 RUN_TIMEOUT = 6 * 3600.0  # seconds
 SHARING = 4  # workers of an accelerator, as a rule
+_MAIN = threading.Lock()  # of whoever replaces the module __main__
 MOST = 65536  # processes, their threads, clients of a launch: torch crashes with 2**40 threads
 
 
@@ -260,14 +261,16 @@ def main_left_out() -> Iterator[None]:
     """Start processes in the block that do not import the user's script, as Python's would.
 
     They play what is installed, so they need nothing of it. Imported, it would need a guard against
-    calling the sweep again, and a script on standard input is no file.
+    calling the sweep again, and a script on standard input is no file. Sweeps in several threads
+    take turns, or the last one would put back what another one had put there.
     """
-    script = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = script
+    with _MAIN:
+        script = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = script
 
 
 @contextmanager

@@ -41,6 +41,29 @@ def test_a_canary_that_is_there_moves_along_its_direction_and_another_one_is_idl
     assert birds.rows([3, 6, 5, 0]) == {1: 1, 2: 0}
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "protocol", "radius"),
+    [
+        ("dp-fedavg:clip=0.5", "fedavg", 5.0),
+        ("noisy-sign:clip=3", "signsgd", 30.0),
+        ("randomized-response", "signsgd", 10.0),  # which clips nothing
+    ],
+)
+def test_a_canary_goes_ten_times_as_far_as_the_clip_allows(
+    mechanism: str, protocol: str, radius: float
+) -> None:
+    setup = ready(small(mechanism, protocol=protocol))
+    assert plant(setup, torch.ones(3, dtype=torch.bool), "signs").radius == radius
+
+
+def test_a_canary_of_masks_leaves_the_probabilities_in_every_coordinate() -> None:
+    setup = ready(small("mask-gaussian"))
+    birds = plant(setup, torch.ones(3, dtype=torch.bool), "signs")
+    d = setup.plugins.protocol.trained(setup.shared).d
+    idle = torch.full((d,), 0.5)
+    assert (birds.update(0, idle) - idle).abs().tolist() == pytest.approx([10.0] * d)
+
+
 def test_canaries_leave_the_training_of_others_alone() -> None:
     setup = ready(small("noisy-sign"))
     run_state, shared, inner = begin(setup), setup.shared, setup.executor
@@ -55,6 +78,7 @@ def test_canaries_leave_the_training_of_others_alone() -> None:
     assert torch.equal(beside[[0, 2]], alone[[0, 2]])
     assert torch.equal(beside[1], given[1])
     assert len(memories) == 3
+    assert memories[1] is clients[1].memory
     everyone = dataclasses.replace(planted, given={row: torch.ones(d) for row in range(3)})
     assert bool((everyone.train(clients)[0] == 1).all())
 

@@ -37,7 +37,7 @@ def play(**fields: Any) -> fedbench.Record:
 def trace(tmp_path: Path) -> Path:
     """Trace of four devices: 0 is there in rounds 0 and 2, 1 from 1 on, 2 never, 3 always."""
     path = tmp_path / "Trace.csv"
-    path.write_text("device,first,last\n0,0,0\n1,1,90\n0,2,2\n3,0,99\n")
+    path.write_text("device,first,last\n0,0,0\n1, 1,90 \n0,2,2\n3,0,99\n")
     return path
 
 
@@ -191,6 +191,9 @@ def test_what_is_no_availability_is_refused_without_a_file(text: str, requiremen
         ("device,first,last\n0,-1,2\n", "in line 2"),
         ("device,first,last\n0,0,__import__('os')\n", "in line 2"),
         ("device,first,last\n0,0,99999999999\n", "in line 2"),
+        ("device,first,last\n0,0,2147483648\n", "in line 2"),
+        ("device,first,last\n2147483648,0,1\n", "in line 2"),
+        (f"device,first,last\n0,0,{'9' * 5000}\n", "in line 2"),  # which int refuses
         ("device,first,last\n1000000,0,9\n", "number devices from 0"),
     ],
 )

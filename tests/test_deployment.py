@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 import fedbench
+from fedbench.api import ServerView
 from fedbench.cli import main
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, IllegalPayloadError, Incompatible
@@ -33,13 +34,16 @@ from fedbench.deployment.server import Server
 from fedbench.deployment.settings import Settings
 from fedbench.deployment.task import network_of, samples_of
 from fedbench.executors.training import Schedule
+from fedbench.experiment.prepare import prepare
 from fedbench.experiment.state_bytes import encode
 from fedbench.models.models import LeNet, Model
 from fedbench.models.modules import ModuleModel
 from fedbench.models.network import ConvNet, Image, Network
-from fedbench.payload import identical
+from fedbench.payload import Payload, identical
 from fedbench.payload.packets import Packet
 from fedbench.peers.packages import FLWR
+from fedbench.protocols.fedavg import FedAvg
+from fedbench_defenses.mean import Mean
 
 SEED = 3
 SMALL = Settings(rounds=3, clients=6, per_round=4, epochs=1, declared=0.2, rehearse=SEED)
@@ -290,6 +294,60 @@ def test_clients_count_alike_where_central_noise_hides_one_of_them() -> None:
         server.enrol(1, 10)
         server.open([0, 1], 0)
         assert server._view([0, 1], 0).weights.tolist() == weights
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Watching(Mean):
+    """Mean that notes of whom it is shown messages."""
+
+    shown: list[list[int]] = dataclasses.field(default_factory=list)
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Any, None]:
+        assert len(received) == len(view.weights) == len(view.ids)
+        self.shown.append(view.ids.tolist())
+        return super().aggregate(received, state, view)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Counting(FedAvg):
+    """FedAvg that notes how many messages its server step is told of."""
+
+    counts: list[int] = dataclasses.field(default_factory=list)
+
+    def server_step(self, shared: Any, state: Any, aggregate: Any, n: int, key: Key) -> Any:
+        self.counts.append(n)
+        return super().server_step(shared, state, aggregate, n, key)
+
+
+def test_a_rule_is_shown_the_pseudonyms_of_those_whose_messages_were_legal() -> None:
+    server, client = halves("fedavg")
+    people = prepare(SMALL.scenario, "cpu", "loop").population
+    assert server.pseudonyms.tolist() == people.pseudonyms[:].tolist() != list(range(6))
+    rule = Watching()
+    server.defense = rule
+    ids = server.sample(range(6), 0)
+    samples = example.digits(0, 6, SEED)
+    sent = {r.number: client.train(r, samples, b"")[0] for r in server.open(ids, 0)}
+    sent[ids[1]] = Packet.raw(b"rubbish")
+    server.close(sent, ids, 0)
+    assert rule.shown == [people.pseudonyms[[ids[0], ids[2], ids[3]]].tolist()]
+
+
+def test_a_step_is_told_how_many_came_unless_central_noise_hides_it() -> None:
+    for mechanism, n in (("none", 3), ("dp-fedavg:adaptive=false", 4)):
+        settings = dataclasses.replace(SMALL, mechanism=mechanism, rehearse=-1)
+        server = Server(settings, example.lenet())
+        protocol = Counting()
+        server.protocol = protocol
+        ids = [0, 1, 2, 3]
+        for i in ids:
+            server.enrol(i, 10)
+        client = Client(settings, example.lenet())
+        samples = example.digits(0, 6, SEED)
+        server.close(
+            {r.number: client.train(r, samples, b"")[0] for r in server.open(ids, 0)[1:]}, ids, 0
+        )
+        assert protocol.counts == [n]
 
 
 def test_a_rule_is_shown_the_broadcasts_of_those_whose_messages_came() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import moody
@@ -17,11 +19,21 @@ import torch
 from torch import Tensor
 
 import fedbench
-from fedbench.api import Attack, AttackView, Defense, Knowledge, Mechanism, Prefilter, hooks
+from fedbench.api import (
+    Attack,
+    AttackView,
+    Defense,
+    Knowledge,
+    Mechanism,
+    Prefilter,
+    hooks,
+    undeclared,
+)
 from fedbench.api.defense import ServerView
 from fedbench.cli import main
 from fedbench.core import blame, errors, registry
 from fedbench.core.errors import ConfigError, PluginError, UnknownPluginError
+from fedbench.data.partitions import Partition
 from fedbench.experiment.compatibility import examine
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record_builder import build_record
@@ -191,6 +203,8 @@ WRONG_ATTACKS: list[tuple[str, Any, str]] = [
     ("poison", lambda x, y, local: (x, y.float()), "of torch.int64, got a tensor"),
     ("poison", lambda x, y, local: (x, y[1:]), "must return labels ("),
     ("poison", lambda x, y, local: (x, y.tolist()), "must return labels ("),
+    ("poison", lambda x, y, local: (x, y.to("meta")), "must return labels ("),
+    ("poison", lambda x, y, local: (x, y * 0 + 10), "must return labels from 0 to 9, got (10, 10)"),
     ("poison", lambda x, y, local: (x, y - 20), "must return labels from 0 to 9"),
     ("poison", lambda x, y, local: (x * torch.nan, y), "finite images, got "),
     ("poison", lambda x, y, local: (x / 0, y), "finite images, got "),
@@ -209,6 +223,7 @@ WRONG_ATTACKS: list[tuple[str, Any, str]] = [
     ("trigger", lambda x, y: (x[..., 1:], 3), "must return images (N, 1, 8, 8)"),
     ("trigger", lambda x, y: (x[:1] * torch.nan, 3), "must return finite images"),
     ("trigger", lambda x, y: (x[:1], 10), "a label from 0 to 9, got 10"),
+    ("trigger", lambda x, y: (x[:1], -1), "a label from 0 to 9, got -1"),
     ("trigger", lambda x, y: (x[:1], True), "a label from 0 to 9, got True"),
     ("trigger", lambda x, y: (x[:1], y[0]), "from 0 to 9, got a tensor () of torch.int64"),
     ("trigger", lambda x, y: (x, 3), "images that are not of the target class 3"),
@@ -283,8 +298,9 @@ WRONG_RULES: list[tuple[str, Any, str]] = [
     ("aggregate", raising(SystemExit(0)), "raised SystemExit: 0"),
     ("aggregate", raising(IndexError("row 99")), "raised IndexError: row 99"),
     ("aggregate", endless, "raised RecursionError"),
-    ("aggregate", finding(kept=torch.ones(3)), "must find 4 bools of rows, got a tensor (3,)"),
+    ("aggregate", finding(kept=torch.ones(4)), "must find 4 bools of rows, got a tensor (4,)"),
     ("aggregate", finding(kept=[True] * 4), "must find 4 bools of rows, got a list of 4"),
+    ("aggregate", finding(kept=torch.ones(3) > 0), "4 bools of rows, got a tensor (3,) of torch.b"),
     ("aggregate", finding(notes={"x": None}), "got ('x', None)"),
     ("aggregate", finding(notes=None), "must note at most 100 numbers"),
     ("init", raising(ValueError("no")), "raised ValueError: no"),
@@ -442,6 +458,7 @@ def test_a_mechanism_that_goes_wrong_is_named_with_hook_and_round() -> None:
         ("on_updates", lambda u, r, k, s: (u[:1], s), "must return updates ("),
         ("on_payload", lambda p, k: None, "must return FloatVectors, got None"),
         ("on_payload", lambda p, k: p.take([0]), "messages of the same form"),
+        ("on_payload", lambda p, k: FloatVectors(p.x[:, 1:]), "messages of the same form"),
         ("on_aggregate", lambda a, r, v, k, s: (a[1:], s), "numbers and its state, got a tensor"),
         ("on_aggregate", raising(KeyError("x")), "raised KeyError: 'x'"),
         ("message_bits", lambda: "9", "must return int, got '9'"),
@@ -452,6 +469,61 @@ def test_a_mechanism_that_goes_wrong_is_named_with_hook_and_round() -> None:
         text = error_of(mechanism=made("Leaky", Mechanism, bound(**{hook: answer})))
         assert text.startswith(f"plug-in Leaky of {HERE}: {hook}"), text
         assert problem in text, text
+
+
+def test_an_error_keeps_the_round_that_it_knows_and_else_gets_that_of_the_run() -> None:
+    for step, expected in ((2, 2), (0, 0), (None, 7)):
+        with pytest.raises(PluginError) as caught, hooks.in_round(7):
+            raise PluginError("attack a", "craft", "raised KeyError", step)
+        assert caught.value.step == expected
+
+
+class Dealt(Partition):
+    """Gives the last of three clients other rows of ten samples than it should, at once or late."""
+
+    def __init__(self, last: Any, late: bool) -> None:
+        rows = [torch.tensor([3, 1]), torch.tensor([9, 0]), last]
+        self.parts = tuple(rows) if late else rows
+
+    def split(self, *args: Any) -> Any:
+        return self.parts
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("last", "problem"),
+    [
+        (torch.tensor([4, -1]), "rows from 0 to 9"),
+        (torch.tensor([4, 10]), "rows from 0 to 9"),
+        (torch.tensor([4.0]), "parts (N,) of int64"),
+        (torch.tensor([4], dtype=torch.int32), "parts (N,) of int64"),
+        (torch.tensor([[4]]), "parts (N,) of int64"),
+        ([4], "parts (N,) of int64"),
+    ],
+)
+def test_a_part_that_is_no_rows_of_the_pool_is_refused(last: Any, problem: str, late: bool) -> None:
+    y = torch.zeros(10, dtype=torch.int64)
+
+    def read(last: Any) -> list[Tensor]:
+        return list(hooks.split(Dealt(last, late), y, 3, 10, None, None))
+
+    with pytest.raises(PluginError, match=re.escape(f"split must return {problem}, got")):
+        read(last)
+    if late:
+        with pytest.raises(PluginError, match="split must return rows from 0 to 9, got"):
+            read(torch.tensor([], dtype=torch.int64))
+    assert [part.tolist() for part in read(torch.tensor([8, 2]))] == [[3, 1], [9, 0], [8, 2]]
+
+
+def test_a_trigger_is_handed_copies_and_a_gradient_of_more_than_the_tree_is_refused() -> None:
+    x = torch.zeros(2, 1, 8, 8)
+    y = torch.tensor([1, 2])
+    writes = attack(craft=own, trigger=lambda x, y: (x.add_(1)[:1], int(y.add_(1)[0])))
+    assert hooks.trigger(writes, x, y, 10, None) is not None
+    assert (float(x.sum()), y.tolist()) == (0.0, [1, 2])
+    more = attack(craft=own, wrap_grad=lambda grad, local: lambda tree, *_: tree | {"more": x})
+    text = error_of(attack=more)
+    assert "a gradient with the shapes of the tree, got ('more', a tuple of 4, None)" in text
 
 
 def nothing(*_: Any) -> None:
@@ -525,6 +597,77 @@ def test_an_error_that_has_nothing_to_do_with_what_is_undeclared_is_left_as_it_i
     text = told(partial(check_attack, attack(craft=stumbles), Mean()))
     said = "raised TypeError: unsupported operand type(s) for +: 'int' and 'str'"
     assert text.endswith(f"{said} ({Path(__file__).name}, line {line_number(stumbles, 2)})"), text
+
+
+def calls_defense(view: Any) -> None:
+    view.defense(1)
+
+
+def adds_none_to_defense(view: Any) -> None:
+    view.defense + None
+
+
+def without_source() -> Any:
+    """A function of which Python has no line."""
+    names: dict[str, Any] = {}
+    exec(compile("def reads(view):\n    view.rehearsal + 1", "gone.py", "exec"), names)
+    return names["reads"]
+
+
+def asserts_state(view: Any) -> None:
+    assert view.state
+
+
+def adds_to_stateful(view: Any) -> None:
+    view.stateful + 1
+
+
+def adds_to_its_own_state(view: Any) -> None:
+    state: Any = view.stateful
+    state + 1
+
+
+def asserts_nothing_of_its_view(view: Any) -> None:
+    assert view is None
+
+
+@pytest.mark.parametrize(
+    ("stumbles", "fields", "memory", "advice"),
+    [
+        (calls_defense, {}, None, undeclared.ATTACK["defense"]),
+        (asserts_state, {}, None, undeclared.ATTACK["state"]),
+        (without_source(), {}, None, undeclared.ATTACK["rehearsal"]),
+        (adds_none_to_defense, {"defense": 3}, 1, ""),  # it was declared
+        (adds_to_stateful, {}, 1, ""),
+        (adds_to_stateful, {}, None, undeclared.FIRST),
+        (adds_to_its_own_state, {}, 1, ""),
+        (asserts_nothing_of_its_view, {}, None, ""),
+    ],
+)
+def test_advice_is_of_the_undeclared_field_that_was_read_else_of_the_first_round_else_none(
+    stumbles: Any, fields: dict[str, Any], memory: Any, advice: str
+) -> None:
+    hook = blame.Hook(attack(), "craft")
+    view = SimpleNamespace(**(dict.fromkeys(undeclared.ATTACK) | {"stateful": None} | fields))
+    with (
+        pytest.raises(PluginError) as caught,
+        undeclared.advised(hook, view, undeclared.ATTACK, memory),
+        hook,
+    ):
+        stumbles(view)
+    text = str(caught.value)
+    every = (*undeclared.ATTACK.values(), undeclared.FIRST)
+    assert [each for each in every if each in text] == [advice] * bool(advice)
+
+
+def test_notes_and_trials_that_are_not_finite_are_texts_and_none() -> None:
+    hook = blame.Hook(attack(), "craft")
+    with pytest.raises(PluginError, match="must note at most 100 numbers"):
+        hooks.legible_notes(hook, {"x" * 1001: 1})
+    notes = {"a": float("nan"), "b": float("-inf"), "c": 0.5}
+    assert hooks.legible_notes(hook, notes) == {"a": "nan", "b": "-inf", "c": 0.5}
+    trials = [(1, float("inf")), (float("nan"), 2.0)]
+    assert hooks.legible_trace(hook, trials) == [(1.0, None), (None, 2.0)]
 
 
 def line_number(function: Any, after: int) -> int:

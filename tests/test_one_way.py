@@ -186,6 +186,16 @@ def test_pseudonyms_say_nothing_of_malice() -> None:
     assert abs(float(correlation)) < 5 / 800**0.5
 
 
+def test_pseudonyms_do_not_follow_from_the_draw_of_the_malicious_clients() -> None:
+    # The malicious one of two clients is the first of a permutation: applied twice it is none.
+    numbers = set()
+    for seed in range(20):
+        pair = SMALL.model_copy(update={"clients": 2, "per_round": 1, "malicious": 0.5})
+        people = prepare(pair.model_copy(update={"seed": seed}), "cpu", "loop").population
+        numbers |= set(people.pseudonyms[people.malicious.ids()].tolist())
+    assert numbers == {0, 1}
+
+
 def test_a_secret_has_32_bytes_and_another_one_for_each_seed_purpose_and_name() -> None:
     run = Secret.of(0, "run")
     others = [Secret.of(1, "run"), Secret.of(0, "data"), run.derive("a"), run.derive("a", 0)]

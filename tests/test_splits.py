@@ -312,3 +312,16 @@ def test_data_are_dealt_by_the_data_seed_and_the_adversary_is_drawn_by_the_seed(
     everyone = torch.arange(20)
     assert torch.equal(first.malicious[everyone], other.malicious[everyone])
     assert not torch.equal(first.malicious[everyone], second.malicious[everyone])
+
+
+@pytest.mark.parametrize("split", ["per-client", "per-client-80-20"])
+def test_each_client_s_samples_are_shuffled_by_a_draw_of_its_own(split: Split) -> None:
+    resolution = resolve(Scenario(**FIELDS | {"split": split, "data_seed": 7}))
+    data = numbered()
+    people = populate(resolution, data, Secret.of(0, "run"))
+    dealt = Secret.of(7, "data")
+    parts = resolution.partition.split(data.y, 8, data.classes, dealt.key("partition"), None)
+    for i, part in enumerate(parts):
+        train, _, test = split_client(part, dealt.key("split", i), split)
+        assert people.train[i].tolist() == train.tolist()
+        assert people.test[i].tolist() == test.tolist()

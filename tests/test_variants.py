@@ -20,7 +20,7 @@ from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.experiment.compatibility import load_plugins
-from fedbench.experiment.evaluation import evaluate, settled, validation_accuracy
+from fedbench.experiment.evaluation import evaluate, final_model, settled, validation_accuracy
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
@@ -260,6 +260,9 @@ def test_a_fresh_mask_answers_every_128_test_images() -> None:
     score = evaluate(setup, state, 5)
     assert score.accuracy == sum(right) / len(pool)
     assert score.sparsity == pytest.approx(1 - float(masks[0].double().mean()))
+    (first,) = final_model(setup, state).members
+    drawn = protocol.model(shared, state, setup.secret.key("model", setup.scenario.rounds - 1))
+    assert all(torch.equal(leaf, drawn[name]) for name, leaf in first.items())
     differing = float((masks[0] != masks[1]).double().mean())
     theta = state.theta
     assert differing == pytest.approx(float((2 * theta * (1 - theta)).mean()), abs=0.05)

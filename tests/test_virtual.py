@@ -247,6 +247,14 @@ def test_an_attack_that_trains_all_of_its_clients_is_refused_where_they_are_too_
         prepare(scenario, "cpu", "loop")
 
 
+def test_an_attack_that_asks_for_more_clients_than_it_owns_trains_those_that_it_owns() -> None:
+    fields: dict[str, Any] = {"protocol": "fsl", "attack": "rank-reversal:voters=5000"}
+    with pytest.raises(Incompatible, match=r"trains 5000 clients of its own in every round"):
+        prepare(many(**fields), "cpu", "loop")
+    setup = prepare(many(malicious=900 / MANY, **fields), "cpu", "loop")
+    assert setup.recruiting(setup.plugins.attack) == setup.population.malicious.count == 900
+
+
 def test_an_adversary_of_very_many_rehearses_with_some_of_its_own_clients() -> None:
     setup = prepare(many(), "cpu", "loop")
     ids = setup.rehearsing

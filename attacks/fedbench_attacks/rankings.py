@@ -92,9 +92,12 @@ def require_share(name: str, kept: float | None) -> None:
 
 def kept_share(kept: float | None, view: AttackView) -> float:
     """Return the share of a layer's edges that the server keeps, as given or as public."""
+    if kept is not None:
+        return kept
     public = view.protocol.get("k")
-    shares = isinstance(public, float) and 0 < public <= 1  # else it means something else
-    return kept or (public if shares else 0.5)
+    if isinstance(public, float) and 0 < public <= 1:
+        return public
+    return 0.5  # of a protocol without that parameter, or where it means something else
 
 
 @dataclass(frozen=True, kw_only=True)

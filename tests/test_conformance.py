@@ -300,7 +300,7 @@ def test_a_combination_exists_exactly_if_both_rules_accept_what_the_protocol_sen
             if server.traits().model and not registry.load("protocol", protocol).adds:
                 with pytest.raises(Incompatible, match="must know the weights"):
                     resolve(scenario)
-            elif (rule, protocol) == ("fldetector", "decomfl"):
+            elif server.traits().broadcast and protocol == "decomfl":
                 with pytest.raises(Incompatible, match="sends each client what it has missed"):
                     resolve(scenario)
             else:

@@ -218,7 +218,7 @@ WRONG = (
     Wrong(
         "what was received stays on the CPU",
         "fedbench/payload/floats.py",
-        "cls(sent(x, device)), right",
+        "cls(copied_to(x, device)), right",
         "cls(x), right",
         "same device",
         STACKED,
@@ -274,9 +274,9 @@ WRONG = (
     Wrong(
         "an index of the CPU into a tensor of the device",
         "fedbench/executors/vmap.py",
-        "    order = sent(order, x.device)\n",
-        "",
-        '"waits": [8, 8]',
+        "labels[copied_to(order, x.device)]",
+        "labels[order]",
+        '"waits": [7, 7]',
     ),
     Wrong(
         "a copy for each client",

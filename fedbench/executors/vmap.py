@@ -295,9 +295,8 @@ def gathered(
     x, y = clients[0].x, clients[0].y
     images = torch.cat([*(client.x for client in clients), x.new_zeros(1, *x.shape[1:])])
     labels = torch.cat([*(client.y for client in clients), y.new_full((1,), -1)])
-    order = copied_to(order, x.device)
-    shown = torch.where(order == total, copied_to(firsts, x.device), order)
-    return images[shown], labels[order]
+    shown = torch.where(order == total, firsts, order)
+    return images[copied_to(shown, x.device)], labels[copied_to(order, x.device)]
 
 
 def cheapest(steps: Sequence[int], most: int, overhead: float) -> list[int]:

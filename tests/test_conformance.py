@@ -15,7 +15,7 @@ from fedbench.core import registry
 from fedbench.core.errors import Incompatible
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.scenario import Scenario
-from fedbench.payload import FloatVectors
+from fedbench.payload import FloatVectors, Payload
 from fedbench.testing import (
     NETWORK,
     check_attack,
@@ -37,7 +37,7 @@ def test_every_alphabet_keeps_the_laws_of_payloads(payload):  # type: ignore[no-
 
 
 @pytest.mark.parametrize("payload", example_payloads(), ids=lambda p: type(p).__name__)
-def test_what_a_message_says_does_not_depend_on_those_beside_it(payload):  # type: ignore[no-untyped-def]
+def test_what_a_message_says_does_not_depend_on_those_beside_it(payload: Payload) -> None:
     n = len(payload)
     for count in (1, 2, 4):
         parts = [payload.take(range(i, min(i + count, n))) for i in range(0, n, count)]

@@ -34,33 +34,38 @@ from fedbench.privacy.clients import compress, protect_payload, protect_updates
 
 
 @dataclass(frozen=True, eq=False)
-class Training:
-    """Clients of a round, or some of them, that train or will once they are waited for.
+class Participants:
+    """Clients of a round, or some of them.
 
     Args:
         rows: Places of these clients among those of the round.
         ids: Numbers of the clients.
         view: What a rule would be shown of them.
         clients: What each of them trains with.
-        wait: Function that returns what they trained, and messages if these are made there.
     """
 
     rows: Sequence[int]
     ids: Sequence[int]
     view: ServerView
     clients: Sequence[Client]
+
+
+@dataclass(frozen=True, eq=False)
+class Training(Participants):
+    """Clients that train, or will once they are waited for.
+
+    Args:
+        wait: Function that returns what they trained, and messages if these are made there.
+    """
+
     wait: Callable[[], tuple[Trained, Made | None]]
 
 
 @dataclass(frozen=True, eq=False)
-class Honest:
-    """Honest messages of some clients of a round, and all that they were made of.
+class Honest(Participants):
+    """Honest messages of clients, and all that they were made of.
 
     Args:
-        rows: Places of these clients among those of the round.
-        ids: Numbers of the clients.
-        view: What a rule would be shown of them.
-        clients: What each of them trained with.
         trained: Their updates as trained, and their memories.
         updates: ``(n, d)``, the updates that are compressed: the mechanism's, if it changes them.
         messages: ``n`` messages.
@@ -68,10 +73,6 @@ class Honest:
         packets: Packets of which the messages were decoded, if they were.
     """
 
-    rows: Sequence[int]
-    ids: Sequence[int]
-    view: ServerView
-    clients: Sequence[Client]
     trained: Trained
     updates: Tensor
     messages: Payload

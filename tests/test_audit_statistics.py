@@ -59,6 +59,10 @@ def test_two_inputs_that_are_never_confused_prove_what_the_counts_can_less_a_del
         assert (bound.true, bound.false) == (1.0, 0.0)
     half = lower_bound(ones, zeros, 0.5, 0.95).epsilon
     assert bound.epsilon - half == pytest.approx(math.log(2), abs=0.01)
+    # 300 of 400 test the true alarms, 750 of 1000 the false ones
+    often = 0.025 ** (1 / 300)
+    bound = lower_bound(np.ones(400), zeros, 1e-5, 0.95)
+    assert bound.epsilon == pytest.approx(math.log((often - 1e-5) / rare), rel=1e-9)
 
 
 def test_the_rarer_of_two_outputs_is_found_on_either_side() -> None:
@@ -92,6 +96,13 @@ def test_opposite_bits_are_randomized_response_and_others_have_two_directions() 
     assert law.epsilon(1e-9) == pytest.approx(math.log(5), abs=1e-6)
     assert Bernoullis(1, 0.1, 0.5).epsilon(1e-9) == pytest.approx(math.log(5), abs=1e-6)
     assert law.delta(math.log(2)) == pytest.approx(0.5 - 2 * 0.1)
+    for never in (Bernoullis(1, 0.0, 0.5), Bernoullis(1, 1.0, 0.5)):  # a bit of one law alone
+        assert never.delta(0.0) == never.delta(5.0) == pytest.approx(0.5)
+
+
+def test_two_coordinates_are_the_fewest_in_which_a_canary_has_a_cosine() -> None:
+    law = from_final(np.array([0.5, 0.7, 0.9]), 2)
+    assert (law.mean, law.other_std) == (pytest.approx(0.7), pytest.approx(math.sqrt(0.5)))
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])

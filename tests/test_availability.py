@@ -59,6 +59,18 @@ def test_a_device_of_a_trace_is_there_in_its_rounds_and_clients_share_devices(tr
     assert found == [[0, 3, 4, 5], [0, 2, 4], [0, 2, 3, 4, 5], [0, 2, 4]]
 
 
+def test_a_trace_may_name_the_last_round_that_there_is_and_have_empty_lines(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(f"device,first,last\n\n0,{2**31 - 1},{2**31 - 1}\n0,3,3\n\n")
+    follows = Trace(file=str(path))
+    there = [follows.places([0], step, Key(0)) for step in (2, 3, 4, 2**31 - 1)]
+    assert there == [[], [0], [], [0]]
+
+
+def test_clients_that_drop_out_do_so_with_probability_a_tenth_unless_said_otherwise() -> None:
+    assert written("dropout") == "dropout:p=0.1"
+
+
 def test_without_drop_outs_a_record_says_nothing_of_them() -> None:
     record = play()
     assert "availability" not in record.to_json()
@@ -173,6 +185,7 @@ def test_where_no_theorem_covers_lost_messages_they_are_refused(fields: dict[str
         ("dropout:q=0.5", "no parameter 'q'"),
         ("trace", "the path of a file"),
         ("trace:file=a.csv,sha256=12", "64 hex digits"),
+        ("trace:file=a\n.csv", "one printable line"),
     ],
 )
 def test_what_is_no_availability_is_refused_without_a_file(text: str, requirement: str) -> None:
@@ -195,11 +208,16 @@ def test_what_is_no_availability_is_refused_without_a_file(text: str, requiremen
         ("device,first,last\n2147483648,0,1\n", "in line 2"),
         (f"device,first,last\n0,0,{'9' * 5000}\n", "in line 2"),  # which int refuses
         ("device,first,last\n1000000,0,9\n", "number devices from 0"),
+        (
+            "device,first,last\n0,0,9\n1000000,0,9\n",
+            "number devices from 0, got 1000000 as one of 2",
+        ),
+        ("device,first,last\n\udcff,0,9\n", "CSV in UTF-8"),
     ],
 )
 def test_a_file_that_is_no_trace_is_refused(content: str, requirement: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.csv"
-    path.write_text(content)
+    path.write_text(content, "utf-8", "surrogateescape")
     with pytest.raises(ConfigError, match=requirement):
         written(f"trace:file={path}")
     with pytest.raises(ConfigError, match="cannot be read"):

@@ -202,5 +202,8 @@ def test_the_half_life_is_a_column_if_the_attack_stops(template: Record) -> None
     (row,) = rows(list(records), records)
     assert row.half_life == 2.0  # of 2, 1 and never
     assert "half-life" in printed([row])
+    apart = {attacked: records[attacked][:1], attacked.twin: records[attacked.twin][1:]}
+    (row,) = rows(list(apart), apart)
+    assert row.half_life is None, "no seed of it has a twin"
     last = {cell: runs[2:] for cell, runs in records.items()}
     assert " never " in printed(rows(list(last), last))

@@ -480,6 +480,24 @@ def test_an_option_says_how_often() -> None:
     for wrong in ("5", "every=0", "every=-1", "every=1.5", "every=5 min", "every=²", ""):
         with pytest.raises(ConfigError, match="--checkpoint must be every=N rounds, every=Nmin or"):
             Checkpoint.of(wrong, path)
+    with pytest.raises(ConfigError, match=r"Checkpoint\.rounds must be >= 1, got 0"):
+        Checkpoint(path, rounds=0)
+    with pytest.raises(ConfigError, match=r"Checkpoint\.minutes must be >= 0, got -1"):
+        Checkpoint(path, minutes=-1.0)
+
+
+def test_a_file_with_our_mark_and_other_metadata_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    save_file({"a": torch.zeros(1)}, path, {KEY: '{"format": 2}'})
+    with pytest.raises(ConfigError, match="must be a checkpoint of this version"):
+        read_head(path)
+
+
+def test_a_run_that_goes_on_from_nothing_takes_only_its_own_time(tmp_path: Path) -> None:
+    setup = prepare(FULL, "cpu", "loop")
+    keeper = Keeper(at(tmp_path), setup, time.perf_counter())
+    keeper.resume(begin(setup), True)
+    assert keeper.seconds == 0
 
 
 def test_commands_refuse_what_they_do_not_have(command: Any, tmp_path: Path) -> None:

@@ -206,6 +206,11 @@ def test_the_bound_on_the_cohort_by_hand_and_nothing_helps_where_half_are_malici
         assert sufficient_cohort(scenario) is exact_cohort(scenario) is None
 
 
+def test_all_clients_make_a_cohort_if_no_smaller_one_keeps_malicious_rows_below_half() -> None:
+    # one of three: a cohort of two has it, and so half of its rows malicious, in 2 of 3 rounds
+    assert exact_cohort(Scenario(clients=3, per_round=1, malicious=1 / 3)) == 3
+
+
 # what is said
 
 

@@ -184,6 +184,9 @@ def test_attacks_are_the_same_if_all_that_was_measured_is(record: Record) -> Non
     first = made(record, [0.5, 0.6], attack="ipm")
     assert same(noted(first, {"gamma": 1.0}), noted(first, {"gamma": 2.0}))
     (only,) = record.rounds
+    asked = [replace(only, queries=only.queries + 5, trace=[(1.0, 2.0)])]
+    searching = tuple(r.model_copy(update={"rounds": asked}) for r in first.records)
+    assert same(first, replace(first, records=searching)), "it only asked the rule more often"
     assert only.gain is not None
     farther = [replace(only, gain=math.nextafter(only.gain, math.inf))]
     for changed in (
@@ -227,3 +230,9 @@ def test_the_strongest_is_chosen_on_validation_data_and_shown_with_its_test_accu
         ("noise", 0, 0.8),
     ]
     assert [row.worst for row in table] == [False, True, False]
+    # where a split has no validation data, no candidate is chosen by its test accuracy instead
+    for cell, (run,) in records.items():
+        result = replace(run.result, validation_accuracy=None)
+        records[cell] = [run.model_copy(update={"result": result})]
+    table = rows([clean, *tried], records)
+    assert [row.cell.attack for row in table] == ["none", "noise"]

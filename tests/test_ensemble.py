@@ -107,7 +107,12 @@ def test_a_search_needs_validation_data_to_choose_on() -> None:
 
 
 def test_a_search_without_a_budget_and_a_name_that_is_none_are_refused() -> None:
-    for text in ("strongest:budget=0", "strongest:budget=many", "strongest:b=1"):
+    for text in (
+        "strongest:budget=0",
+        "strongest:budget=many",
+        "strongest:b=1",
+        "strongest:budget=1000000",
+    ):
         with pytest.raises(ConfigError, match=r"must be strongest:budget=N with N in 1 .. 999999"):
             Grid({"attack": (text,)}).cells()
     with pytest.raises(UnknownPluginError, match="--attack 'al' is not installed"):

@@ -231,10 +231,10 @@ WRONG_ATTACKS: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.slow
-def test_an_attack_that_goes_wrong_is_named_with_hook_round_and_client() -> None:
+def require_named(wrong: list[tuple[str, Any, str]]) -> None:
+    """The error of each of these attacks names its hook, round and client."""
     malicious = set(prepared().population.malicious.ids())
-    for hook, method, problem in WRONG_ATTACKS:
+    for hook, method, problem in wrong:
         text = error_of(attack=attack(**{"craft": own, hook: method}))
         start = f"plug-in Hostile of {HERE}: {hook}"
         assert text.startswith(start), text
@@ -245,6 +245,16 @@ def test_an_attack_that_goes_wrong_is_named_with_hook_round_and_client() -> None
             where, _, client = text.removeprefix(start).partition(" for client ")
             assert where == " in round 0", text
             assert int(client.split()[0]) in malicious, text
+
+
+def test_each_hook_of_an_attack_that_goes_wrong_is_named_with_round_and_client() -> None:
+    first = {hook: (hook, method, problem) for hook, method, problem in reversed(WRONG_ATTACKS)}
+    require_named(list(first.values()))
+
+
+@pytest.mark.slow
+def test_an_attack_that_goes_wrong_is_named_with_hook_round_and_client() -> None:
+    require_named(WRONG_ATTACKS)
     text = error_of(attack=attack(needs=lambda: Knowledge("all"), craft=raising(KeyError("x"))))
     assert " for clients " in text
     many = PluginError("attack a", "craft", "raised KeyError", 2, tuple(range(9)))

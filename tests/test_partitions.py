@@ -272,6 +272,19 @@ def test_even_hands_spread_labels_as_evenly_as_they_go() -> None:
     assert [sorted(hand.tolist()) for hand in hands] == [[2, 5, 9], [2, 5, 9]]
     firsts = {int(partitions.even_hands(np.arange(5), 1, 1, Key(seed))[0][0]) for seed in range(40)}
     assert firsts == {0, 1, 2, 3, 4}
+    # ties keep the shuffled order on every machine, which a sort that is not stable would not do
+    first, second = partitions.even_hands(np.arange(200), 2, 120, Key(0))
+    orders = [partitions.shuffled(np.arange(200), Key(0).fold("hand", i)).tolist() for i in (0, 1)]
+    assert first.tolist() == orders[0][:120]
+    owned = set(first.tolist())
+    assert second.tolist() == sorted(orders[1], key=lambda label: label in owned)[:120]
+
+
+def test_a_partition_without_its_parameters_is_that_of_its_docstring() -> None:
+    assert Shards() == Shards(classes=2)
+    assert Dirichlet() == Dirichlet(beta=1.0, by="class", minimum=10)
+    assert Labels() == Labels(k=3)
+    assert MaxClasses() == MaxClasses(classes=2)
 
 
 def test_what_is_dealt_is_in_proportion_and_rich_labels_make_up_for_poor_ones() -> None:

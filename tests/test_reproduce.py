@@ -151,6 +151,12 @@ def test_the_size_of_a_run_by_hand() -> None:
     forward = sizes.forward_operations("micro", (1, 28, 28), 10)
     assert size.operations == pytest.approx(3 * forward * 3 * 10 * 2 * 70)
     assert sizes.size(scenario.model_copy(update={"dataset": "nothing"})) is None
+    # 60,000 and 10,000: published, all of the first train, else seven tenths of both
+    mnist = scenario.model_copy(update={"dataset": "mnist", "clients": 100})
+    for split, samples in (("published", 600), ("per-client", 490), ("per-client-80-20", 560)):
+        size = sizes.size(mnist.model_copy(update={"split": split}))
+        assert size is not None
+        assert size.samples == pytest.approx(samples)
 
 
 def test_operations_of_a_forward_pass_by_hand() -> None:

@@ -547,6 +547,35 @@ def test_entries_stand_in_one_order_whatever_was_written_first(tmp_path: Path) -
     ]
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"columns": ["attack", "accuracy_high"]},
+        {"columns": ["attack"], "sort": "-accuracy_low"},
+        {"columns": ["attack"], "where": ["accuracy_low<0"]},
+    ],
+)
+def test_an_interval_is_there_for_whoever_asks_for_it(tmp_path: Path, asked: Any) -> None:
+    stored(tmp_path, *TABLE)
+    first = Query.parse("cell", **asked).answer(tmp_path).entries
+    found = [e["accuracy_low"] for e in first if e["seeds"] == 2]
+    assert found == [pytest.approx(0.4 - 12.7062 * 0.1, abs=1e-4)]
+    usual = Query.parse("cell", columns=["attack", "accuracy"]).answer(tmp_path).entries
+    assert {e["accuracy_low"] for e in usual} == {None}, "it takes time, so not for others"
+
+
+def test_of_conditions_that_nothing_meets_those_are_named_that_nothing_meets_alone(
+    tmp_path: Path,
+) -> None:
+    stored(tmp_path, *[made(seed=0, attack=f"noise:scale={i}") for i in range(9)])
+    asked = Query.parse("run", ["attack=noise", "accuracy>0.9", "sees=sum"]).answer(tmp_path)
+    assert asked.entries == []
+    assert asked.complaints == [
+        "nothing has accuracy>0.9; accuracy is 0.5 here",
+        "nothing has sees=sum; sees is never known here",
+    ]
+
+
 def test_what_was_not_measured_comes_last_in_both_directions(tmp_path: Path) -> None:
     stored(tmp_path, made(seed=0, epsilon=2.0), made(seed=1), made(seed=2, epsilon=3.0))
     for by, order in (("epsilon", [2.0, 3.0, None]), ("-epsilon", [3.0, 2.0, None])):

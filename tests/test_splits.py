@@ -139,6 +139,15 @@ def test_without_the_published_split_every_sample_is_dealt_and_benign_clients_ar
             assert sum(map(len, people.train)) == 8 * 36 - 100
 
 
+@pytest.mark.parametrize("split", ["per-client", "per-client-80-20", "published"])
+def test_a_rule_without_root_data_takes_no_sample_from_a_client(split: Split) -> None:
+    people = peopled(numbered(), split=split, defense="mean", partition="iid")
+    assert len(people.root) == 0
+    clients = [*people.train, *people.validation, *people.test]
+    count = TRAINED if split == "published" else TRAINED + TESTED
+    assert joined(clients) == list(range(count))
+
+
 def test_a_split_that_is_not_published_is_that_of_the_pool_whatever_was_published() -> None:
     known, unknown = (peopled(numbered(trained), defense="fltrust") for trained in (TRAINED, None))
     for name in ("train", "validation", "test"):

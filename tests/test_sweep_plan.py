@@ -142,9 +142,14 @@ WRONG: list[tuple[str, str]] = [
     ("[scenario]\nrounds = true", "--rounds must be a number, got True"),
     ("[[grid]]\nrounds = 'many'", "--rounds must be a whole number, got 'many'"),
     ("grid = 3", "must have one [scenario] and [[grid]] tables, got grid = 3"),
+    ("grid = [{rounds = 3}, 3]", "tables, got grid = [{'rounds': 3}, 3]"),
     ("grid = []", "must have one [scenario] and [[grid]] tables, got grid = []"),
     ("scenario = 3", "must have one [scenario] and [[grid]] tables, got scenario = 3"),
     ("[[grid]", "s.toml must be TOML: "),
+    (
+        f"[scenario]\nrounds = {[*range(1, 318)]}\nclients = {[*range(10, 326)]}",  # 317 x 316
+        "a grid must mean at most 100000 combinations, got 100172",
+    ),
 ]
 
 
@@ -155,6 +160,12 @@ def test_what_is_wrong_with_a_file_is_said(text: str, message: str, tmp_path: Pa
     with pytest.raises(ConfigError) as error:
         Plan.read(path).cells()
     assert message in str(error.value)
+
+
+def test_a_single_seed_needs_no_list(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text("seeds = 3\n[scenario]\nrounds = 2\n")
+    assert Plan.read(path).seeds == (3,)
 
 
 def test_a_file_that_is_not_there_or_no_text_is_named(tmp_path: Path) -> None:

@@ -82,6 +82,8 @@ def test_classes_of_a_pool_count_by_their_size_and_empty_ones_are_never_drawn() 
     assert abs(int(counts[1]) - 1000) < 5 * 27.4 + 20
     rows = parts[1].bincount(minlength=100).double()  # each row 40 times, standard deviation 6.3
     assert float(rows.sub(40).abs().max()) < 5 * 6.4
+    rare = Virtual(beta=1e5, samples=100).split(torch.tensor([0, 1]), 1, 2, Key(0))
+    assert 20 < int(rare[0].sum()) < 80, "a class with one sample counts as one"
 
 
 def test_logarithms_of_gammas_have_their_law_and_are_finite_however_small() -> None:
@@ -93,6 +95,18 @@ def test_logarithms_of_gammas_have_their_law_and_are_finite_however_small() -> N
     assert np.isfinite(log_gammas(generator, 1e-3, 1000)).all()
     lone = Virtual(beta=1e-3).split(balanced(20), 50, 10, Key(0))
     assert all(len(set(balanced(20)[part].tolist())) == 1 for part in lone)
+    # of one class alone the gamma, exp(-690) on average, is often too small to be squared
+    alone = Virtual(beta=1e-3).split(torch.zeros(20, dtype=torch.int64), 50, 1, Key(0))
+    assert all(int(part.max()) < 20 for part in alone)
+
+
+def test_virtual_clients_have_forty_samples_and_a_beta_of_one_unless_said_otherwise() -> None:
+    assert Virtual() == Virtual(beta=1.0, samples=40, sizes="equal")
+    assert len(Virtual(samples=3).split(balanced(3), 1, 10, Key(0))[0]) == 3, "the fewest"
+    with pytest.raises(ConfigError, match="clients must be >= 1, got 0"):
+        Virtual().split(balanced(3), 0, 10, Key(0))
+    with pytest.raises(ConfigError, match="needs samples to draw from, got none"):
+        Virtual().split(balanced(0), 1, 10, Key(0))
 
 
 @pytest.mark.parametrize(
@@ -131,6 +145,8 @@ def test_no_sample_that_trains_a_client_or_the_server_tests_or_validates(
     assert test <= set(found.held_out.test.tolist())
     assert train.isdisjoint(found.held_out.test.tolist())
     assert train.isdisjoint(found.held_out.validation.tolist())
+    own = set(torch.cat(list(found.validation)).tolist())
+    assert own <= set(found.held_out.validation.tolist())
     assert (train | test).isdisjoint(root)
     assert len(root) == (0 if defense == "mean" else 20 if validates else 100)
     sizes = {tuple(map(len, parts)) for parts in zip(found.train, found.test, strict=True)}

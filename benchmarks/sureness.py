@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbench.leaderboard.rank import surely_better
-from fedbench.leaderboard.replays import DRAWN, apart
+from fedbench.leaderboard.replays import DRAWN_CELLS, apart
 from fedbench.leaderboard.resampling import bca, chances, detectable, probability
 from fedbench.leaderboard.rules import newest
 
 RULES = newest(Path("leaderboards"))
 SEEDS = RULES.ranking_seeds
-CELLS = [SEEDS] * (1 + RULES.worst) + [RULES.seeds] * DRAWN  # with the clean run
+CELLS = [SEEDS] * (1 + RULES.worst) + [RULES.seeds] * DRAWN_CELLS  # with the clean run
 LEVEL = 1 - RULES.confidence
 
 

@@ -59,7 +59,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, still_clock: None) 
 @pytest.fixture
 def measuring(monkeypatch: pytest.MonkeyPatch, answers: Path) -> Path:
     monkeypatch.delenv("FEDBENCH_PROBE")
-    monkeypatch.setattr("fedbench.executors.factory.HEAVY", 10)  # a sleep is no heavy step
+    monkeypatch.setattr("fedbench.executors.factory.HEAVY_SECONDS", 10)  # no sleep is heavy
     return answers
 
 
@@ -79,16 +79,16 @@ def test_what_is_faster_is_chosen_and_heavy_steps_are_the_loop_s_unmeasured(
     assert sorted(entry["answer"] for entry in entries) == ["loop", "padded"]
     assert isinstance(executor("auto", Sleepy(), SHARED, PLAN, sizes=[8] * 8), Padded)
     assert isinstance(executor("auto", Crowded(), SHARED, PLAN, sizes=[8] * 2), Loop)
-    monkeypatch.setattr("fedbench.executors.factory.HEAVY", 0.03)  # of each of two steps
+    monkeypatch.setattr("fedbench.executors.factory.HEAVY_SECONDS", 0.03)  # each of two steps
     assert fastest(Sleepy(), 5) == "padded"
-    monkeypatch.setattr("fedbench.executors.factory.HEAVY", 0.02)  # `Sleepy` waits longer
+    monkeypatch.setattr("fedbench.executors.factory.HEAVY_SECONDS", 0.02)  # less than `Sleepy`
     assert fastest(Sleepy(), 4) == "loop"
 
 
 def test_lock_step_whose_steps_are_mostly_in_vain_is_the_slower_way(
     measuring: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedbench.executors.factory.MARGIN", 1.5)
+    monkeypatch.setattr("fedbench.executors.factory.MIN_SPEEDUP", 1.5)
     pairs = Padded(Sleepy(), SHARED, PLAN, chunk=2)
     assert choose(pairs, [80, 80]) == "padded"  # twice as fast
     # 40 steps and 6 share a launch, of whose 80 steps 0.6 are needed: 1.2 times as fast.

@@ -1211,7 +1211,7 @@ def test_lack_of_memory_is_named_and_texts_and_tensors_are_shown_briefly() -> No
             played(defense=rule(aggregate=raising(error)))
         assert crash(caught.value).kind == kind
     failure = crash(ValueError("x" * 10**6))
-    assert len(failure.message) <= blame.MESSAGE
+    assert len(failure.message) <= blame.MAX_MESSAGE
     assert len(failure.traceback) < 110_000
     assert crash(Unreadable()).message == "(its message cannot be read)"
     grown: Tensor = torch.zeros(2)

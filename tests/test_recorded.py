@@ -185,7 +185,7 @@ def test_recordings_are_chosen_if_faster(
 
     recorded = dataclasses.replace(padded, play=skipped)
     ways = {"loop": loop, "padded": padded, "recorded": recorded}
-    monkeypatch.setattr("fedbench.executors.factory.HEAVY", 10)  # a sleep is no heavy step
+    monkeypatch.setattr("fedbench.executors.factory.HEAVY_SECONDS", 10)  # no sleep is heavy
     assert measured(ways, 4) == "recorded"
     assert measured(ways | {"recorded": padded}, 4) == "padded"  # a tie
 
@@ -199,7 +199,7 @@ def test_recordings_are_measured_over_as_many_steps_as_a_launch_has(
 
     monkeypatch.delenv("FEDBENCH_PROBE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(factory, "HEAVY", 10)  # a sleep is no heavy step
+    monkeypatch.setattr(factory, "HEAVY_SECONDS", 10)  # a sleep is no heavy step
     monkeypatch.setattr(factory, "replays_graphs", lambda device: True)
     monkeypatch.setattr(factory, "Recorded", partial(Recorded, play=slow_to_record))
     sleepy = Hooked(does=lambda leaf: time.sleep(0.2))

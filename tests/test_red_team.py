@@ -746,7 +746,7 @@ def test_an_archive_that_could_not_be_read_again_is_not_written(
     seeds = drawn(board, path)
     before = path.read_bytes()
     done = complete(path, stage(seeds, ("none", "sign-flip")))
-    monkeypatch.setattr(boards, "PACKED", 1000)
+    monkeypatch.setattr(boards, "MAX_ARCHIVE_BYTES", 1000)
     with pytest.raises(ConfigError, match="must have at most 0 MiB"):
         done.write()
     assert (path.read_bytes(), len(boards.beside(path))) == (before, 1)

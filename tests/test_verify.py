@@ -127,7 +127,7 @@ def test_bulyan_of_flower_leaves_the_garbage_of_this_process_alone() -> None:
 @pytest.mark.peers
 @pytest.mark.parametrize("text", ["byzfl:CAF,f=2", "byzpy:CAF,f=2"])
 def test_a_filter_that_far_rows_stop_is_found(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "SECONDS", 1)
+    monkeypatch.setattr(checks, "MAX_SECONDS", 1)
     (subject,) = (s for package in SUBJECTS.values() for s in package if s.text == text)
     found = {finding.check: finding for finding in checks.verify(subject)}
     assert found["far rows"].detail == "does not end in 1 seconds"

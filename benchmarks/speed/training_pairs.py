@@ -19,7 +19,7 @@ from fedbench.core.rng import Key
 from fedbench.executors.conv_kernels import FORMS, Load, geometries, there_and_back
 from fedbench.executors.factory import executor, strangers
 from fedbench.executors.training import Client, Executor, Loop, Schedule
-from fedbench.executors.vmap import TIMED, Padded
+from fedbench.executors.vmap import MAX_TIMED_CLIENTS, Padded
 from fedbench.models.network import ConvNet, Convolve
 
 TRAINING = "local training"
@@ -289,14 +289,14 @@ def stacked(model: str, ours: Cohort) -> Pair:
 
 
 def forms(model: str, device: torch.device) -> Pair:
-    """Compare the convolutions of a network in a step of `TIMED` clients, both ways."""
+    """Compare the convolutions of a network in a step of `MAX_TIMED_CLIENTS` clients, both ways."""
     network = registry.load("model", model).build(IMAGE, CLASSES)
 
     def step(form: Convolve) -> Work:
-        load = Load(device, TIMED, BATCH)
+        load = Load(device, MAX_TIMED_CLIENTS, BATCH)
         layers = [there_and_back(layer, load, form) for layer in geometries(network)]
         return lambda: [layer() for layer in layers]
 
-    what = f"{model}, convolutions of {TIMED} clients in groups"
+    what = f"{model}, convolutions of {MAX_TIMED_CLIENTS} clients in groups"
     ways = step(FORMS["groups"]), step(FORMS["matrices"])
     return Pair(LOCK_STEP, what, "as matrices", *ways)

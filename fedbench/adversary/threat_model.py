@@ -44,7 +44,7 @@ COLLUDERS = -1
 class MaliciousClients:
     """The ``count`` of ``N`` clients that the adversary owns: the first ones of a permutation.
 
-    They are numbered from 0. Up to `LISTED` clients numbers are in the order of the ids; more
+    They are numbered from 0. Up to `MAX_LISTED` clients numbers are in the order of the ids; more
     clients are never listed, and numbers are in an order of the key's.
     """
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedbench.core.errors import ConfigError, PluginError
 
-MESSAGE = 300  # characters of an exception's message that an error repeats
+MAX_MESSAGE = 300  # of an exception that an error repeats
 
 # Hooks in which a plug-in may tell the user what to change: they are asked before the first round.
 CONFIGURATION = {
@@ -86,7 +86,7 @@ def signature(plugin: object, name: str) -> str:
 
 
 def error_line(error: BaseException) -> str:
-    """Return type and message of an exception in one line of at most `MESSAGE` characters.
+    """Return type and message of an exception, in one line of `MAX_MESSAGE` or fewer.
 
     >>> error_line(ValueError("one line" + chr(10) + "and another"))
     'ValueError: one line and another'
@@ -95,7 +95,7 @@ def error_line(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of an exception, in one line of at most `MESSAGE` characters."""
+    """Return the message of an exception, in one line of `MAX_MESSAGE` or fewer."""
     try:
         return line(str(error))
     except Exception:  # even this is foreign code
@@ -104,7 +104,7 @@ def message_of(error: BaseException) -> str:
 
 def line(text: str) -> str:
     """Return a text printable, in one line, and cut."""
-    cut = text if len(text) <= MESSAGE else text[: MESSAGE - 1] + "…"
+    cut = text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
     return " ".join("".join(c if c.isprintable() else " " for c in cut).split())
 
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from fedbench.core.rng import Key, Secret
 
-BITS = 64
+KEY_BITS = 64
 
 
 def fresh_key() -> Key:
     """Return a key whose seed is 64 bits of the operating system."""
-    return Key(secrets.randbits(BITS))
+    return Key(secrets.randbits(KEY_BITS))
 
 
 class SystemKey(Key):

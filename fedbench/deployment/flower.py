@@ -27,8 +27,8 @@ from fedbench.peers.packages import INSTALLED_BY
 T = TypeVar("T")
 Model = Callable[[], Network]
 Data = Callable[[int, int, Mapping[str, Any]], Any]  # what `samples_of` takes
-KEPT = "fedbench"  # record of a client's context that holds its memory
-PAUSE = 0.5  # seconds between two looks at which clients are there
+MEMORY = "fedbench"  # record of a client's context that holds its memory
+POLL_SECONDS = 0.5  # seconds between two looks at which clients are there
 
 
 def flwr(module: str) -> Any:
@@ -119,9 +119,9 @@ def client_app(model: Model, data: Data, config: Mapping[str, Any] | None = None
             number=int(sent["number"]),
             arrived=int(sent["arrived"]),
         )
-        memory = bytes(context.state[KEPT]["memory"]) if KEPT in context.state else b""
+        memory = bytes(context.state[MEMORY]["memory"]) if MEMORY in context.state else b""
         packet, after = client(context).train(request, samples(context), memory)
-        context.state[KEPT] = records.ConfigRecord({"memory": after})
+        context.state[MEMORY] = records.ConfigRecord({"memory": after})
         return answer(message, packet=packed(packet))
 
     @app.evaluate()  # type: ignore[untyped-decorator]
@@ -197,7 +197,7 @@ def enrolled(grid: Any, server: Server, settings: Settings) -> dict[int, int]:
                 f"clients must be {settings.clients}, got {len(present)} nodes after "
                 f"{settings.patience:g} seconds; start more SuperNodes or lower clients"
             )
-        time.sleep(PAUSE)
+        time.sleep(POLL_SECONDS)
     present = present[: settings.clients]
     record = flwr("flwr.app").ConfigRecord
     numbered = dict(enumerate(present))

@@ -23,7 +23,7 @@ from fedbench.executors.cuda_graphs import CudaGraphs
 from fedbench.models.network import Convolve, Network, Step
 
 REVISION = 2  # of the forms: raised when one becomes faster, which voids old answers
-MARGIN = 1.1  # how much faster matrices must be, because they take more memory
+MIN_SPEEDUP = 1.1  # how much faster matrices must be, because they take more memory
 TURNS = 3
 
 
@@ -185,7 +185,7 @@ def faster(
     ways = [replayed(launch, load.device) if load.replayed else launch for launch in launches]
     turns = [[_seconds(way, load.device) for way in ways] for _ in range(1 + TURNS)]
     groups, multiplied = (min(times) for times in zip(*turns[1:], strict=True))  # the first is cold
-    return "matrices" if groups > MARGIN * multiplied else "groups"
+    return "matrices" if groups > MIN_SPEEDUP * multiplied else "groups"
 
 
 def replayed(launch: Callable[[], object], device: torch.device) -> Callable[[], object]:

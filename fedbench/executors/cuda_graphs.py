@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 Work = Callable[[], None]
-FEWEST = 3  # steps that are worth a recording: one is taken before it
+MIN_RECORDED_STEPS = 3  # steps that are worth a recording: one is taken before it
 
 
 @contextmanager
@@ -83,7 +83,7 @@ class Replay:
     def __call__(self, work: Work, times: int) -> None:
         """Do the work so many times: the same kernels on the same memory each time."""
         again = work
-        if self.works and times >= FEWEST:
+        if self.works and times >= MIN_RECORDED_STEPS:
             try:
                 with self.strict():
                     work()

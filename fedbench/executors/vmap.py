@@ -25,13 +25,13 @@ from fedbench.executors.cuda_graphs import Replay
 from fedbench.executors.padded import Gathered, PaddedBatches, Play, WalkedAlone
 from fedbench.models.network import Convolve, Network, saved_bytes
 
-BUDGET = 1 << 29  # bytes of a launch on a CPU, where more gain nothing
-SHARE = 0.4  # of an accelerator's memory that a launch may take
-TIMED = 32  # largest number of clients of a convolution that is timed
+CPU_LAUNCH_BYTES = 1 << 29  # bytes of a launch on a CPU, where more gain nothing
+MEMORY_SHARE = 0.4  # of an accelerator's memory that a launch may take
+MAX_TIMED_CLIENTS = 32  # of a convolution
 # Time of a launch's step beside that of one client in it: with more, longer launches are better.
-OVERHEAD = 8.0  # on a CPU (benchmarks/uneven.py)
+CPU_OVERHEAD = 8.0  # on a CPU (benchmarks/uneven.py)
 DEVICE_OVERHEAD = 64.0  # on an accelerator, where it was not measured
-COPIES = 6  # of a client's parameters: tree, gradient, momentum, mask, update, frozen
+PARAMETER_COPIES = 6  # of a client's parameters: tree, gradient, momentum, mask, update, frozen
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,7 @@ class Stacked(training.Executor):
 
     @property
     def _overhead(self) -> float:
-        return DEVICE_OVERHEAD if accelerated(self.shared.device) else OVERHEAD
+        return DEVICE_OVERHEAD if accelerated(self.shared.device) else CPU_OVERHEAD
 
     @cached_property
     def width(self) -> int:
@@ -126,8 +126,9 @@ class Stacked(training.Executor):
         """Bytes of a launch; asked for once, since other launches round otherwise."""
         device = self.shared.device
         if not accelerated(device):
-            return BUDGET
-        share = SHARE if self.play is None else SHARE / 2  # a recording keeps as much again
+            return CPU_LAUNCH_BYTES
+        recorded = self.play is not None  # a recording keeps as much again
+        share = MEMORY_SHARE / 2 if recorded else MEMORY_SHARE
         return int(share * usable_memory(device))
 
     @property
@@ -143,7 +144,7 @@ class Stacked(training.Executor):
     def convolve(self) -> Convolve:
         """The faster form of every layer, see `fedbench.executors.conv_kernels`."""
         grouped = footprint(self.shared.network, self.schedule.batch_size)
-        clients = min(self._fitting(grouped), TIMED)
+        clients = min(self._fitting(grouped), MAX_TIMED_CLIENTS)
         half = self.precision == "bf16"
         replayed = replays_graphs(self.shared.device) and self.play is not None
         load = Load(self.shared.device, clients, self.schedule.batch_size, half, replayed)
@@ -328,4 +329,4 @@ def cheapest(steps: Sequence[int], most: int, overhead: float) -> list[int]:
 
 def footprint(network: Network, batch: int, convolve: Convolve = conv2d) -> int:
     """Bytes of a client in lock step: copies of its parameters, what a step saves, gradients."""
-    return COPIES * 4 * network.parameters + 2 * batch * saved_bytes(network, convolve)
+    return PARAMETER_COPIES * 4 * network.parameters + 2 * batch * saved_bytes(network, convolve)

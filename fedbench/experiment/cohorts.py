@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 
 from fedbench.adversary.threat_model import MaliciousClients, malicious_clients
-from fedbench.core.permutations import LISTED, distinct
+from fedbench.core.permutations import MAX_LISTED, distinct
 from fedbench.core.rng import Key, Secret
 from fedbench.experiment import availability
 from fedbench.experiment.scenario import Scenario
@@ -26,7 +26,7 @@ def draw(scenario: Scenario, malicious: MaliciousClients, secret: Secret, step: 
     """Return the clients of a round, in an order that says nothing about them.
 
     Stratified cohorts are drawn without replacement from the malicious clients, `share` of them,
-    and from the benign ones. Of more than `LISTED` clients no list is made.
+    and from the benign ones. Of more than `MAX_LISTED` clients no list is made.
     """
     key = secret.key("sample", step)
     clients = scenario.clients
@@ -37,7 +37,7 @@ def draw(scenario: Scenario, malicious: MaliciousClients, secret: Secret, step: 
     least, rest = share(scenario)
     coin = secret.key("cohort", step).integers(clients, 1)
     count = least + int(coin < rest)
-    if clients <= LISTED:
+    if clients <= MAX_LISTED:
         order = key.permutation(clients)
         hostile = malicious[order]
         chosen = torch.cat([order[hostile][:count], order[~hostile][: scenario.per_round - count]])
@@ -51,7 +51,7 @@ def draw(scenario: Scenario, malicious: MaliciousClients, secret: Secret, step: 
 
 def _by_coins(key: Key, clients: int, rate: float) -> list[int]:
     """Draw each client with probability ``rate``: many by their number, which is binomial."""
-    if clients <= LISTED:
+    if clients <= MAX_LISTED:
         return key.sampled(clients, rate).nonzero()[:, 0].tolist()
     count = int(key.fold("count").numpy().binomial(clients, rate))
     return distinct(key.fold("clients"), clients, count).tolist()

@@ -11,7 +11,9 @@ from fedbench.experiment.record import Privacy
 from fedbench.experiment.setup import Setup
 from fedbench.privacy.accountants import Ledger, Participation
 
-SKIPPED = "malicious clients add no noise: their own data has no guarantee, that of others has"
+NONCOMPLIANT_NOTE = (
+    "malicious clients add no noise: their own data has no guarantee, that of others has"
+)
 
 
 def event(setup: Setup, size: int) -> DpEvent | None:
@@ -73,7 +75,7 @@ def guarantee(setup: Setup, ledger: Ledger, slow: bool = True) -> Privacy | None
         winner=cost.winner,
         bounds={name: _finite(x) for name, x in cost.bounds.items()},
         paper=_finite(cost.paper),
-        note=SKIPPED if setup.noncompliant_clients else "",
+        note=NONCOMPLIANT_NOTE if setup.noncompliant_clients else "",
     )
 
 

@@ -23,7 +23,7 @@ from fedbench.experiment.compatibility import Resolution
 from fedbench.experiment.scenario import Scenario
 
 Splits = tuple[Parts, Parts, Parts]  # that train, validate and test
-SURVEYED = 1000  # clients of a sample that stands for all of them
+MAX_SURVEYED_CLIENTS = 1000  # clients of a sample that stands for all of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +204,7 @@ def draw_parts(
 
 
 def survey(scenario: Scenario, malicious: MaliciousClients, key: Key) -> list[int]:
-    """Draw at most `SURVEYED` benign clients, in the order of their ids."""
+    """Draw at most `MAX_SURVEYED_CLIENTS` benign clients, in the order of their ids."""
     benign = scenario.clients - malicious.count
-    drawn = distinct(key, benign, min(SURVEYED, benign))
+    drawn = distinct(key, benign, min(MAX_SURVEYED_CLIENTS, benign))
     return malicious.ids(malicious.count + drawn)

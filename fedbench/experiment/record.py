@@ -26,7 +26,7 @@ from fedbench.core.registry import split
 from fedbench.experiment.measurements import SCHEMA, Number, Result, Round, Timing
 from fedbench.experiment.scenario import Scenario, fingerprint
 
-LARGEST = 256 << 20  # bytes of a file
+MAX_RECORD_BYTES = 256 << 20
 
 
 class Part(BaseModel):
@@ -273,7 +273,7 @@ def file_name(resolved: Scenario, id: str) -> str:
 
 def read(path: Path) -> Record:
     """Read a record; `ConfigError` if it is truncated, of another schema, or was changed since."""
-    return parse(read_limited(path, LARGEST), str(path))
+    return parse(read_limited(path, MAX_RECORD_BYTES), str(path))
 
 
 def parse(data: bytes, name: str) -> Record:

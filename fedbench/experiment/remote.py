@@ -36,7 +36,7 @@ from fedbench.core.errors import ConfigError, FedbenchError, Unavailable
 from fedbench.core.sources import package_of
 from fedbench.core.trees import Tree
 from fedbench.executors.cluster import (
-    RETRIES,
+    TASK_RETRIES,
     address_of,
     arrays_of,
     connect,
@@ -142,7 +142,7 @@ class Remote(Executor):
             "code": code_version(),
         }
         # a process keeps what it holds
-        share = {"num_cpus": 1, "num_gpus": gpus, "max_calls": 0, "max_retries": RETRIES}
+        share = {"num_cpus": 1, "num_gpus": gpus, "max_calls": 0, "max_retries": TASK_RETRIES}
         remote = ray.remote(**share, retry_exceptions=False)
         return cls(
             local.protocol,
@@ -373,6 +373,6 @@ class Remote(Executor):
         except errors.RayError as error:
             raise Unavailable(
                 f"{REMOTE_OPTION} must have nodes that stay, got {type(error).__name__} for the "
-                f"same task {1 + RETRIES} times; start the run again"
+                f"same task {1 + TASK_RETRIES} times; start the run again"
             ) from error
         return node, result

@@ -42,7 +42,7 @@ DTYPES = {name: getattr(torch, name) for name in NAMES.split()}
 ARRAYS = {name: np.dtype(name) for name in NAMES.split() if name != "bfloat16"}
 ARRAYS |= {name: np.dtype(name) for name in ("uint16", "uint32", "uint64")}
 CLASS = re.compile(r"[a-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*", re.ASCII)
-DEEPEST = 100  # values within values
+MAX_NESTING = 100  # values within values
 
 Piece = bytes | memoryview
 T = TypeVar("T")
@@ -77,8 +77,8 @@ class Writer:
 
     def pieces(self, value: Any, depth: int = 0) -> Iterator[Piece]:
         """Yield the bytes of a value in parts; those of a tensor are its own memory."""
-        if depth > DEEPEST:
-            raise NoBytesError(f"a value must be nested at most {DEEPEST} deep")
+        if depth > MAX_NESTING:
+            raise NoBytesError(f"a value must be nested at most {MAX_NESTING} deep")
         kind = type(value)
         if value is None or value is True or value is False:
             yield {None: b"N", True: b"T", False: b"F"}[value]
@@ -255,8 +255,8 @@ class Reader:
 
     def value(self, depth: int = 0) -> Any:
         """Return the next value."""
-        if depth > DEEPEST:
-            raise wrong(f"they are nested more than {DEEPEST} deep")
+        if depth > MAX_NESTING:
+            raise wrong(f"they are nested more than {MAX_NESTING} deep")
         tag = bytes(self.take(1))
         if tag in (b"N", b"T", b"F"):
             return {b"N": None, b"T": True, b"F": False}[tag]

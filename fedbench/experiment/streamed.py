@@ -47,7 +47,7 @@ from fedbench.payload import (
 from fedbench.payload.kept import Filed, PacketFile
 from fedbench.payload.packets import Packet
 
-FORGED = 4  # so many times fewer are forged at once: an attack holds floats, and copies of them
+FORGING_MEMORY = 4  # of a forged message, in honest ones: an attack holds copies of floats
 
 
 @dataclass(eq=False)
@@ -154,7 +154,7 @@ class Stream:
     def parts(self, rows: Sequence[int], forged: bool) -> Iterator[list[int]]:
         """Cut rows into as many as are in memory at once; ``forged`` ones take more of it."""
         most = self.setup.at_once or len(rows) or 1
-        size = -(-most // FORGED) if forged else most
+        size = -(-most // FORGING_MEMORY) if forged else most
         return (list(rows[i : i + size]) for i in range(0, len(rows), size))
 
     def begin(self, rows: list[int]) -> Training:

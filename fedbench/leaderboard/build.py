@@ -28,10 +28,11 @@ from fedbench.leaderboard.resampling import bca
 from fedbench.leaderboard.rules import Division, Rules, Track, first_wrong
 from fedbench.leaderboard.tiers import mandatory
 
-DIGITS = 9  # a quantile's last ones depend on the library, and numbers are compared exactly
+# A quantile's last digits depend on the library, and numbers are compared exactly.
+INTERVAL_DIGITS = 9
 UNHASHED = "0" * 12  # id of an entry whose content is not hashed yet
-TYPED = ("protocol", "mechanism", "defense")
-SKIPPED = (*TYPED, "attack", "seed", "data_seed", "declared", "local_models")
+SYSTEM_PLUGINS = ("protocol", "mechanism", "defense")
+SKIPPED = (*SYSTEM_PLUGINS, "attack", "seed", "data_seed", "declared", "local_models")
 
 
 def is_clean(attack: str) -> bool:
@@ -134,7 +135,7 @@ def build(case: Case, statement: Statement) -> Entry:
             rules=case.rules.version,
             rules_digest=case.rules.digest,
             **dict(statement),
-            **{kind: getattr(first.scenario, kind) for kind in TYPED},
+            **{kind: getattr(first.scenario, kind) for kind in SYSTEM_PLUGINS},
             votes=first.vote,
             alphabet=case.alphabet,
             parameters=first.parameters,
@@ -196,7 +197,7 @@ def sources(records: Sequence[Record]) -> list[Source]:
 def command(scenario: Scenario, attacks: Sequence[str], seeds: Sequence[int]) -> str:
     """Return the command that plays all cells, with every parameter, since defaults may change."""
     words = ["fedbench", "attack"]
-    for kind in TYPED:
+    for kind in SYSTEM_PLUGINS:
         words += [f"--{kind}", getattr(scenario, kind)]
     for attack in attacks:
         words += ["--attack", attack]
@@ -228,7 +229,7 @@ def mean(records: Sequence[Record], looks: int) -> float:
 
 def over(values: Sequence[float], confidence: float) -> Interval:
     """Return mean and interval over the seeds."""
-    low, high = (round(end, DIGITS) for end in bca(values, confidence))
+    low, high = (round(end, INTERVAL_DIGITS) for end in bca(values, confidence))
     return Interval(mean=statistics.fmean(values), low=low, high=high, values=list(values))
 
 

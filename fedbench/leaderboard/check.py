@@ -29,7 +29,7 @@ from fedbench.leaderboard.rules import (
 from fedbench.leaderboard.seasons import Season
 from fedbench.leaderboard.site.page import edited
 
-SHOWN = 5  # differences that are listed
+MAX_LISTED_DIFFERENCES = 5
 
 
 @dataclass(frozen=True)
@@ -399,9 +399,9 @@ def _edited(entry: Entry, case: Case) -> Iterator[str]:
 
 def _listed(where: str, claimed: Any, built: Any) -> Iterator[str]:
     different = list(_differences(f".{where}" if where else "", claimed, built))
-    yield from different[:SHOWN]
-    if len(different) > SHOWN:
-        yield f"and {len(different) - SHOWN} more"
+    yield from different[:MAX_LISTED_DIFFERENCES]
+    if len(different) > MAX_LISTED_DIFFERENCES:
+        yield f"and {len(different) - MAX_LISTED_DIFFERENCES} more"
 
 
 def _differences(where: str, claimed: Any, built: Any) -> Iterator[str]:

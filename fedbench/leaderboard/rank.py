@@ -17,8 +17,8 @@ from fedbench.results.aggregate import grouped, interval, pareto
 
 View = Literal["equal-rounds", "equal-bits"]
 VIEWS: tuple[View, ...] = ("equal-rounds", "equal-bits")
-TRUSTED = ("replayed", "replicated")  # status of an entry that has a rank
-FEWEST = 3  # seeds that two entries must share to be compared
+RANKED_STATUSES = ("replayed", "replicated")  # status of an entry that has a rank
+MIN_SHARED_SEEDS = 3  # seeds that two entries must share to be compared
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def ranking(
     if view == "equal-rounds":
         bits = None
     elif bits is None:
-        trusted = [entry for entry in entries if entry.status in TRUSTED]
+        trusted = [entry for entry in entries if entry.status in RANKED_STATUSES]
         bits = min(map(total, trusted or entries), default=0.0)
     scores = [entry.score if bits is None else within(entry, bits) for entry in entries]
     rivals = {
@@ -144,7 +144,7 @@ def _is_ranked(entry: Entry, limits: Limits) -> bool:
     complete = entry.division == "open" or entry.ranking is not None
     epsilon = entry.score.epsilon
     small = epsilon is None or epsilon <= limits.epsilon
-    return limits.ranked and complete and small and entry.status in TRUSTED
+    return limits.ranked and complete and small and entry.status in RANKED_STATUSES
 
 
 def by_seed(entry: Entry, own: Score) -> dict[int, float]:
@@ -162,7 +162,7 @@ def differences(
     pairs = {}
     for i, j in combinations(values, 2):
         shared = [seed for seed in values[i] if seed in values[j]]
-        if len(shared) >= FEWEST:
+        if len(shared) >= MIN_SHARED_SEEDS:
             pairs[i, j] = [values[i][seed] - values[j][seed] for seed in shared]
     return pairs
 
@@ -193,7 +193,7 @@ def resolution(values: Mapping[int, Mapping[int, float]], level: float) -> float
 def _best(tables: Mapping[int, Mapping[int, Sequence[float]]]) -> dict[int, float]:
     """Return the probability of being best by entry; none if the seeds are not the same for all."""
     seeds = {frozenset(table) for table in tables.values()}
-    if len(seeds) != 1 or len(next(iter(seeds))) < FEWEST:
+    if len(seeds) != 1 or len(next(iter(seeds))) < MIN_SHARED_SEEDS:
         return {}
     order = sorted(next(iter(seeds)))
     rows = [

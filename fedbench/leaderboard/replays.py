@@ -30,7 +30,7 @@ from fedbench.sweeps.local import Options
 from fedbench.sweeps.watch import Watcher
 
 Stage = Literal["development", "ranking"]
-DRAWN = 2  # cells of the development stage that the value of the season draws
+DRAWN_CELLS = 2  # cells of the development stage that the value of the season draws
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def required(entry: Entry, season: Season | None) -> list[Part]:
     if entry.ranking is None or season is None:
         return parts(entry)
     attacks = [cell.attack for cell in entry.cells if not is_clean(cell.attack)]
-    drawn = season.order(entry.id, attacks)[:DRAWN]
+    drawn = season.order(entry.id, attacks)[:DRAWN_CELLS]
     return [
         *(Part("ranking", cell.attack) for cell in entry.ranking.cells),
         *(Part("development", attack) for attack in drawn),

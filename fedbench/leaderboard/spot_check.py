@@ -32,7 +32,7 @@ from fedbench.run import begin, play_round
 
 PUBLIC = re.compile("[0-9a-f]{16,256}")
 ROUND = TypeAdapter(Round)
-SHOWN = 24  # characters of a number that differs
+MAX_NUMBER_LENGTH = 24  # of a number that differs
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,4 +195,4 @@ def _difference(name: str, claimed: object, again: object) -> str:
 
 def _short(value: object) -> str:
     text = json.dumps(value)
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+    return text if len(text) <= MAX_NUMBER_LENGTH else f"{text[: MAX_NUMBER_LENGTH - 1]}…"

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.record import Record
 from fedbench.leaderboard import board as boards
-from fedbench.leaderboard.build import TYPED, Case, alphabet, build, completed, meaning
+from fedbench.leaderboard.build import SYSTEM_PLUGINS, Case, alphabet, build, completed, meaning
 from fedbench.leaderboard.check import claim, drawn_case, of_entry
 from fedbench.leaderboard.entry import Entry, Statement
 from fedbench.leaderboard.entry_rules import RULES, RuleFinding, errors, judge
@@ -61,7 +61,7 @@ def ranking_plan(path: Path) -> str:
     assert drawn is not None
     scenario = shortened(claimed.entry.scenario)
     fields = scenario.model_dump(mode="json", exclude_defaults=True)
-    system = {name: fields.pop(name) for name in TYPED if name in fields}
+    system = {name: fields.pop(name) for name in SYSTEM_PLUGINS if name in fields}
     for name in ("attack", "seed", "data_seed"):
         fields.pop(name, None)
     attacks = [shortened(scenario.model_copy(update={"attack": a})).attack for a in drawn.attacks]

@@ -9,7 +9,7 @@ from fedbench.reproduce.exhibits import SCALES, Claim, Exhibit, Reason
 from fedbench.reproduce.formulas import computed
 from fedbench.reproduce.outcomes import Number, Outcome
 
-WIDEST = 5.0  # times the margin: half the width of an interval that may decide that numbers agree
+MAX_INTERVAL_MARGINS = 5.0  # half the width of an interval that may decide that numbers agree
 
 
 class Verdict(Enum):
@@ -37,8 +37,8 @@ def agrees(claim: Claim, ours: Number, margin: float) -> bool:
     """Tell if a measured number agrees with the paper's.
 
     It does if the means are at most ``margin`` apart, or if the paper's number lies in the 95 %
-    interval of ours and that interval is narrow enough to say something: at most `WIDEST` times the
-    margin to each side.
+    interval of ours and that interval is narrow enough to say something: at most
+    `MAX_INTERVAL_MARGINS` times the margin to each side.
     """
     if abs(ours.mean - claim.says) <= margin:
         return True
@@ -46,7 +46,7 @@ def agrees(claim: Claim, ours: Number, margin: float) -> bool:
     if bounds is None:
         return False
     low, high = bounds
-    return low <= claim.says <= high and high - low <= 2 * WIDEST * margin
+    return low <= claim.says <= high and high - low <= 2 * MAX_INTERVAL_MARGINS * margin
 
 
 def compare(exhibit: Exhibit, claim: Claim, outcome: Outcome | None, scale: str) -> Comparison:

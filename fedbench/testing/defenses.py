@@ -24,9 +24,9 @@ from fedbench.testing.classes import must_be, must_be_alphabets
 from fedbench.testing.contracts import example_payloads
 from fedbench.testing.contracts import view_of as view_of
 
-FAR = 1e10  # where outliers are, of rows whose norm is about 10
-PATIENCE = 16  # rounds after which a rule with a history must have noticed outliers
-BOUNDED = 1e5  # below this an answer has not followed them
+OUTLIER_DISTANCE = 1e10  # where outliers are, of rows whose norm is about 10
+HISTORY_ROUNDS = 16  # rounds after which a rule with a history must have noticed outliers
+MAX_NORM = 1e5  # below this an answer has not followed them
 
 
 def check_defense(defense: Defense[Any], n: int = 9) -> None:
@@ -139,12 +139,12 @@ def outliers(x: Tensor, count: int) -> Iterator[tuple[str, Tensor]]:
     signs = torch.ones(count)
     signs[1::2] = -1
     scattered = torch.zeros(count, k)
-    scattered[torch.arange(count), torch.arange(count) % k] = FAR
+    scattered[torch.arange(count), torch.arange(count) % k] = OUTLIER_DISTANCE
     kinds = {
-        "in one place": torch.full((count, k), FAR),
+        "in one place": torch.full((count, k), OUTLIER_DISTANCE),
         "in one coordinate": scattered[:1].expand(count, k),
         "scattered": scattered,
-        "on both sides": FAR * signs[:, None].expand(count, k),
+        "on both sides": OUTLIER_DISTANCE * signs[:, None].expand(count, k),
         "at many scales": scattered * (10.0 ** -torch.arange(count))[:, None].clamp_min(1e-4),
         "not a number": torch.full((count, k), torch.nan),
         "infinite": torch.full((count, k), torch.inf) * signs[:, None],
@@ -308,12 +308,12 @@ def _check_breakdown(defense: Defense[Any], x: Tensor) -> None:
     for name, rows in outliers(x, count):
         out = answer(defense, FloatVectors(rows), _attacked(rows, count))
         assert bool(torch.isfinite(out).all()), f"{count} of {n} rows {name}: not finite"
-        assert float(out.abs().max()) < BOUNDED, f"{count} of {n} rows {name} moved it away"
+        assert float(out.abs().max()) < MAX_NORM, f"{count} of {n} rows {name} moved it away"
     if defense.traits().sharp:
         moved = []
         for _, rows in list(outliers(x, count + 1))[:4]:
             out = answer(defense, FloatVectors(rows), _attacked(rows, count + 1))
-            moved.append(not float(out.abs().max()) < BOUNDED)
+            moved.append(not float(out.abs().max()) < MAX_NORM)
         assert any(moved), (
             f"{count + 1} of {n} rows far away do not move it: not sharp; {_claim('sharp', False)}"
         )
@@ -332,7 +332,7 @@ def _check_canary(defense: Defense[Any], payloads: Sequence[Payload]) -> None:
     for payload in payloads:
         kinds = list(_turned(payload))
         state = defense.init(payload.spec)
-        for step in range(PATIENCE if history else len(kinds)):
+        for step in range(HISTORY_ROUNDS if history else len(kinds)):
             rows = kinds[step % len(kinds)]
             mean = rows.values().double().mean(dim=0)
             truth = torch.arange(len(rows)) < 2

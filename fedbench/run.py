@@ -18,7 +18,7 @@ from fedbench.core import registry
 from fedbench.core.blame import ask
 from fedbench.core.devices import now
 from fedbench.core.errors import require
-from fedbench.core.settings import Settings, note, restored_after
+from fedbench.core.settings import SettingsSnapshot, note, restored_after
 from fedbench.data.datasets import Data
 from fedbench.executors.factory import require_one_place
 from fedbench.experiment.callbacks import Callbacks, Follower, followed
@@ -111,7 +111,7 @@ def play(
     followers = Callbacks(callbacks)
     start = now()
     choose_device(device)  # changes settings, too, which later runs on the device need
-    restore = Settings().restore
+    restore = SettingsSnapshot().restore
     with restored_after(restore), Isolation() if isolate else nullcontext() as isolation:
         load = registry.load if isolation is None else isolation.load
         setup = prepare(scenario, device, executor, chunk, data, load, canonical)

@@ -26,7 +26,7 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.probes import inversion
 from fedbench.probes.shadows import cosine
-from fedbench.probes.systems import Exchange
+from fedbench.probes.systems import ProbeRound
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.run import begin
 from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients, in_float64
@@ -221,7 +221,7 @@ def test_who_tries_out_examples_does_not_change_them() -> None:
     y = plain.population.data.y[rows]
     client = plain.client(0, protocol.receive(shared, down), None, 0)
     updates, memory = plain.executor.train([client])
-    heard = Exchange(down, protocol.message(shared, updates, [client.key], memory)[0])
+    heard = ProbeRound(down, protocol.message(shared, updates, [client.key], memory)[0])
     cosines = [cosine(setup, heard, x, y, Key(2)) for setup in (plain, changed)]
     assert cosines[0] is not None
     assert cosines[1] is not None

@@ -20,7 +20,14 @@ from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors import conv_kernels as kernels
 from fedbench.executors.cached_answers import folder, store, stored
-from fedbench.executors.conv_kernels import Forms, Geometry, Load, geometries, matrices, measured
+from fedbench.executors.conv_kernels import (
+    ConvLoad,
+    Forms,
+    Geometry,
+    geometries,
+    matrices,
+    measured,
+)
 from fedbench.executors.factory import asked, choose, executor
 from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Padded, Stacked, footprint
@@ -209,14 +216,14 @@ def never(*args: object, **kwargs: object) -> Tensor:
 
 
 def form(batch: int, groups: Convolve, matrices: Convolve, network: Any = NETWORK) -> Forms:
-    return measured(network, Load(CPU, 2, batch), {"groups": groups, "matrices": matrices})
+    return measured(network, ConvLoad(CPU, 2, batch), {"groups": groups, "matrices": matrices})
 
 
 @pytest.mark.parametrize("groups", [slowly, GROUPS], ids=["matrices", "groups"])
 def test_faster_forms_are_found_once_and_a_cpu_groups_without_asking(
     answers: Path, groups: Convolve
 ) -> None:
-    assert kernels.chosen(NETWORK, Load(CPU, 2, 3)) == Forms()
+    assert kernels.chosen(NETWORK, ConvLoad(CPU, 2, 3)) == Forms()
     assert not answers.exists()
     choice = form(3, groups, GROUPS if groups is slowly else slowly)
     assert choice.multiplied == (set(geometries(NETWORK)) if groups is slowly else set())
@@ -307,5 +314,5 @@ def test_products_in_bfloat16_stay_so_and_are_timed_as_such(answers: Path) -> No
         seen.add(y.dtype)
         return y
 
-    measured(NETWORK, Load(CPU, 2, 3, half=True), {"groups": noted, "matrices": noted})
+    measured(NETWORK, ConvLoad(CPU, 2, 3, half=True), {"groups": noted, "matrices": noted})
     assert seen == {torch.bfloat16}

@@ -66,7 +66,14 @@ from fedbench.leaderboard.entry_rules import (
     outdated,
 )
 from fedbench.leaderboard.rank import apart, ranking, resolution, surely_better, total
-from fedbench.leaderboard.replays import Claim, Comparison, Part, disagreements, has_read, status
+from fedbench.leaderboard.replays import (
+    ClaimedEntry,
+    ReplayedCell,
+    StagedCell,
+    disagreements,
+    has_read,
+    status,
+)
 from fedbench.leaderboard.resampling import detectable, surest
 from fedbench.leaderboard.rules import PUBLISHED, Limits, Rules, losses, numbered, versions
 from fedbench.leaderboard.submission import Submission, infer, plan, submit
@@ -1069,16 +1076,16 @@ def test_cells_agree_within_the_tolerance_or_if_the_difference_is_not_sure(
         [(priced if "epsilon" in fields else played)(**fields, seed=i) for i, fields in side]
         for side in (enumerate(claimed), enumerate(again))
     ]
-    part = Part("development", "none")
-    assert disagreements([Comparison(part, *sides)], RULES_OF) == {part: names}
+    part = StagedCell("development", "none")
+    assert disagreements([ReplayedCell(part, *sides)], RULES_OF) == {part: names}
 
 
 def test_a_replay_of_more_cells_must_differ_more_surely() -> None:
     # lost are 0, 0.02, 0.04, 0.06, 0.08 with five seeds: t = 2.83, p = 0.047
-    def cell(attack: str, *lost: float) -> Comparison:
+    def cell(attack: str, *lost: float) -> ReplayedCell:
         sides = [[played(attack, i, 0.8) for i in range(5)]]
         sides += [[played(attack, i, 0.8 - each) for i, each in enumerate(lost)]]
-        return Comparison(Part("development", attack), *sides)
+        return ReplayedCell(StagedCell("development", attack), *sides)
 
     noisy = cell("none", 0.0, 0.02, 0.04, 0.06, 0.08)
     even = cell("sign-flip", 0, 0, 0, 0, 0)
@@ -1111,7 +1118,7 @@ def test_any_two_replays_of_other_parties_on_other_processors_replicate_an_entry
         again = [Replay(**TYPED | {"by": by, "processor": where}) for by, where in order]
         mine = entry().model_copy(update={"replays": again})
         same = [records] * len(again)
-        judged = Claim(Path("it"), mine, records, (), same, RULES_OF, season=None)
+        judged = ClaimedEntry(Path("it"), mine, records, (), same, RULES_OF, season=None)
         assert status(judged) == expected, order
         partly = replace(judged, replayed=[records[:3]] * len(again))
         assert status(partly) == "submitted"
@@ -1120,7 +1127,7 @@ def test_any_two_replays_of_other_parties_on_other_processors_replicate_an_entry
 def test_an_entry_that_breaks_a_rule_is_not_played_again(board: Path) -> None:
     path = kept(board)
     mine = claim(path)
-    part = Part("development", mine.entry.cells[1].attack)
+    part = StagedCell("development", mine.entry.cells[1].attack)
     assert [r.result.accuracy for r in mine.of(part)] == [0.5, 0.6, 0.7]
     saying(name="Me")(path)
     with pytest.raises(ConfigError, match="breaks the rule 'digest'"):

@@ -21,7 +21,7 @@ from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.data.augmentation import CropFlip
-from fedbench.executors.cuda_graphs import MIN_RECORDED_STEPS, Replay, Work
+from fedbench.executors.cuda_graphs import MIN_RECORDED_STEPS, GraphReplay, Work
 from fedbench.executors.padded import Gathered, PaddedBatches
 from fedbench.executors.training import Client, Loop, Schedule, Trained, WrapGrad, untouched
 from fedbench.executors.vmap import CPU_LAUNCH_BYTES, Padded, cheapest, footprint, rows_of, stacked
@@ -107,8 +107,8 @@ def asks_nothing() -> Iterator[None]:
         yield
 
 
-def recorder() -> Replay:
-    return Replay(taped, asks_nothing)
+def recorder() -> GraphReplay:
+    return GraphReplay(taped, asks_nothing)
 
 
 def uneven(protocol: Any, n: int = 4) -> list[Client]:
@@ -192,7 +192,7 @@ class Folding(FedAvg):
 @pytest.mark.parametrize("play", [None, recorder()], ids=["padded", "recorded"])
 @pytest.mark.parametrize("coins", [False, True], ids=["epochs", "coins"])
 def test_wrapped_gradients_and_changed_images_are_those_of_the_loop(
-    coins: bool, play: Replay | None
+    coins: bool, play: GraphReplay | None
 ) -> None:
     protocol = in_float64(Folding())  # images are changed by the client's key all the same
     schedule = Schedule(2, 3, coins)
@@ -401,7 +401,7 @@ def test_work_is_done_so_many_times_however_it_is_repeated() -> None:
             made.append(taped(work))
             return made[-1]
 
-        Replay(record, nullcontext)(lambda number=number: number.add_(1), times)  # type: ignore[misc]
+        GraphReplay(record, nullcontext)(lambda number=number: number.add_(1), times)  # type: ignore[misc]
         assert number.item() == times
         assert len(made) == (times >= MIN_RECORDED_STEPS)
 

@@ -453,7 +453,7 @@ def test_only_packets_and_little_else_are_shown_to_a_shard() -> None:
     for more in ({"truth": view.ids > 0}, {"root": rows.take([0])}, {"network": object()}):
         assert not shards.sharded(Median(), kept, None, dataclasses.replace(view, **more))
     _, *batches = shards.objects(kept, view)
-    stored = shards.Stored(3, 2, batches.__getitem__)
+    stored = shards.StoredPackets(3, 2, batches.__getitem__)
     assert len(stored) == 3
     assert stored[0:2] == kept.packets[0:2]
     assert stored[2:4] == kept.packets[2:]

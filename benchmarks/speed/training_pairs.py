@@ -16,7 +16,7 @@ from torch import Tensor
 from fedbench.api import Shared
 from fedbench.core import registry
 from fedbench.core.rng import Key
-from fedbench.executors.conv_kernels import FORMS, Load, geometries, there_and_back
+from fedbench.executors.conv_kernels import FORMS, ConvLoad, geometries, there_and_back
 from fedbench.executors.factory import executor, strangers
 from fedbench.executors.training import Client, Executor, Loop, Schedule
 from fedbench.executors.vmap import MAX_TIMED_CLIENTS, Padded
@@ -293,7 +293,7 @@ def forms(model: str, device: torch.device) -> Pair:
     network = registry.load("model", model).build(IMAGE, CLASSES)
 
     def step(form: Convolve) -> Work:
-        load = Load(device, MAX_TIMED_CLIENTS, BATCH)
+        load = ConvLoad(device, MAX_TIMED_CLIENTS, BATCH)
         layers = [there_and_back(layer, load, form) for layer in geometries(network)]
         return lambda: [layer() for layer in layers]
 

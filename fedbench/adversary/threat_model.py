@@ -85,7 +85,7 @@ def malicious_clients(clients: int, fraction: float, key: Key) -> MaliciousClien
     return MaliciousClients.of(mask)
 
 
-Codec = Callable[[Tensor], Payload]
+Compress = Callable[[Tensor], Payload]
 
 
 def own_codec(
@@ -93,7 +93,7 @@ def own_codec(
     shared: Shared,
     keys: Mapping[int, Key] | Sequence[Key],
     memory: Sequence[Memory],
-) -> Callable[[Sequence[int]], Codec]:
+) -> Callable[[Sequence[int]], Compress]:
     """Return a function from some rows of a round to their codec.
 
     A codec makes the protocol's messages of dense rows ``(m, d)``, and changes nothing. It holds
@@ -102,7 +102,7 @@ def own_codec(
     (`Protocol.agreed`) is no client's to forget.
     """
 
-    def of(rows: Sequence[int]) -> Codec:
+    def of(rows: Sequence[int]) -> Compress:
         own = [keys[row] for row in rows]
         start = protocol.memory(shared)
         fresh = {name: x for name, x in start.items() if name != protocol.agreed}
@@ -227,7 +227,7 @@ class AttackContext:
     updates: Tensor  # (n, d), the same before compression
     idle: Tensor  # (n, d), the updates of clients that learned nothing, or (1, d) for all
     owned: OwnedRows
-    codec: Callable[[Sequence[int]], Codec]  # of some rows, see `own_codec`
+    codec: Callable[[Sequence[int]], Compress]  # of some rows, see `own_codec`
     memories: Sequence[Memory]  # what each of the n clients remembers before its message
     server: Any  # state of the protocol at the server
     defense: Defense[Any]

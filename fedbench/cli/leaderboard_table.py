@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from fedbench.leaderboard.entry_rules import RuleFinding
     from fedbench.leaderboard.held_out import HeldOutResult
     from fedbench.leaderboard.rank import Ranking, Standing
-    from fedbench.leaderboard.replays import Claim, Comparison, Part
-    from fedbench.leaderboard.spot_check import Outcome
+    from fedbench.leaderboard.replays import ClaimedEntry, ReplayedCell, StagedCell
+    from fedbench.leaderboard.spot_check import CheckedRound
 
 FRONT = "◆"
 GAP = "gap"
@@ -284,9 +284,9 @@ def checked_json(checked: Sequence[CheckedFile]) -> str:
 
 
 def repetition(
-    claim: Claim,
-    comparisons: Sequence[Comparison],
-    apart: Mapping[Part, Sequence[str]],
+    claim: ClaimedEntry,
+    comparisons: Sequence[ReplayedCell],
+    apart: Mapping[StagedCell, Sequence[str]],
     options: ConsoleOptions,
 ) -> RichTable:
     """Set cells as they are claimed beside the same cells played again, for a terminal.
@@ -313,7 +313,7 @@ def repetition(
     return grid(Table(columns, lines), options)
 
 
-def spot_checks(outcomes: Sequence[Outcome], options: ConsoleOptions) -> RichTable:
+def spot_checks(outcomes: Sequence[CheckedRound], options: ConsoleOptions) -> RichTable:
     """Show the rounds that were played again and what differs, for a terminal."""
     columns = [
         Column("attack", "left", wraps=True),

@@ -19,7 +19,7 @@ from fedbench.tables.terminal import grid
 
 if TYPE_CHECKING:
     from fedbench.experiment.cells import Run
-    from fedbench.reproduce.exhibits import Claim, Exhibit, Paper
+    from fedbench.reproduce.exhibits import Exhibit, Paper, PaperNumber
     from fedbench.reproduce.outcomes import Outcome
     from fedbench.results.store import Failure
     from fedbench.sweeps.engine import Engine
@@ -199,7 +199,7 @@ def announce(console: Console, exhibit: Exhibit, scale: str, seeds: Sequence[int
         console.print(grid(table, console.options))
 
 
-def sizes(exhibit: Exhibit, claims: Sequence[Claim], scale: str) -> Table | None:
+def sizes(exhibit: Exhibit, claims: Sequence[PaperNumber], scale: str) -> Table | None:
     """Return the dimensionless numbers of the cell with most malicious clients, and the paper's."""
     from fedbench.reproduce.sizes import size
 

@@ -168,7 +168,7 @@ def _other_settings() -> list[Setting]:
     ]
 
 
-class Settings:
+class SettingsSnapshot:
     """Snapshot of the process-wide settings when it is made."""
 
     def __init__(self) -> None:

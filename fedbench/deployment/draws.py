@@ -105,7 +105,7 @@ class FromSystem(Draws):
         return SystemKey()
 
 
-class Rehearsed(Draws):
+class SeededDraws(Draws):
     """Keys of `fedbench.play` with the same seed, for comparing the two; nothing is secret."""
 
     def __init__(self, seed: int) -> None:

@@ -43,7 +43,7 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class Load:
+class ConvLoad:
     """Number of images that are convolved at once."""
 
     device: torch.device
@@ -142,14 +142,14 @@ def geometries(network: Network) -> list[Geometry]:
     return list(layers)
 
 
-def chosen(network: Network, load: Load) -> Forms:
+def chosen(network: Network, load: ConvLoad) -> Forms:
     """Choose the faster form of every layer: groups on a CPU and with ``FEDBENCH_PROBE=off``."""
     if not accelerated(load.device) or not may_measure():
         return Forms()
     return measured(network, load)
 
 
-def measured(network: Network, load: Load, forms: Mapping[str, Convolve] = FORMS) -> Forms:
+def measured(network: Network, load: ConvLoad, forms: Mapping[str, Convolve] = FORMS) -> Forms:
     """Measure the faster form of every layer, or read what was measured before.
 
     Groups, which take less memory, where it runs out.
@@ -177,7 +177,10 @@ def measured(network: Network, load: Load, forms: Mapping[str, Convolve] = FORMS
 
 
 def faster(
-    layer: Geometry, load: Load, forms: Mapping[str, Convolve] = FORMS, first: bool = False
+    layer: Geometry,
+    load: ConvLoad,
+    forms: Mapping[str, Convolve] = FORMS,
+    first: bool = False,
 ) -> str:
     """Name the faster form: forward and backward, in turns, by the least time of each."""
     names = ("groups", "matrices")
@@ -200,7 +203,7 @@ def replayed(launch: Callable[[], object], device: torch.device) -> Callable[[],
 
 
 def there_and_back(
-    layer: Geometry, load: Load, form: Convolve, first: bool = False
+    layer: Geometry, load: ConvLoad, form: Convolve, first: bool = False
 ) -> Callable[[], Tensor]:
     """Make a launch of that layer alone, with random numbers, that returns a gradient.
 

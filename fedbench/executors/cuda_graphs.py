@@ -69,7 +69,7 @@ class CudaGraphs:
 
 
 @dataclass(eq=False)
-class Replay:
+class GraphReplay:
     """Repeats work by a recording of it.
 
     The work runs once as written, and every wait for the device is an error there, as it would be

@@ -20,8 +20,8 @@ from fedbench.core.devices import accelerated, replays_graphs, usable_memory
 from fedbench.core.rng import Key, seeds_of
 from fedbench.core.trees import Tree
 from fedbench.executors import training
-from fedbench.executors.conv_kernels import Load, chosen
-from fedbench.executors.cuda_graphs import Replay
+from fedbench.executors.conv_kernels import ConvLoad, chosen
+from fedbench.executors.cuda_graphs import GraphReplay
 from fedbench.executors.padded import Gathered, PaddedBatches, Play, WalkedAlone
 from fedbench.models.network import Convolve, Network, saved_bytes
 
@@ -147,7 +147,7 @@ class Stacked(training.Executor):
         clients = min(self._fitting(grouped), MAX_TIMED_CLIENTS)
         half = self.precision == "bf16"
         replayed = replays_graphs(self.shared.device) and self.play is not None
-        load = Load(self.shared.device, clients, self.schedule.batch_size, half, replayed)
+        load = ConvLoad(self.shared.device, clients, self.schedule.batch_size, half, replayed)
         return chosen(self.shared.network, load)
 
     def _launch(self, clients: Sequence[training.Client], padded: bool) -> tuple[Tensor, Memory]:
@@ -237,9 +237,9 @@ class Padded(Stacked):
 
 @dataclass(frozen=True, eq=False)
 class Recorded(Padded):
-    """`Padded` whose local steps are recorded and replayed, see `Replay`."""
+    """`Padded` whose local steps are recorded and replayed, see `GraphReplay`."""
 
-    play: Play | None = field(default_factory=Replay, kw_only=True)
+    play: Play | None = field(default_factory=GraphReplay, kw_only=True)
 
 
 def _same(thing: object) -> Hashable:

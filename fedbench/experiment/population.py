@@ -27,7 +27,7 @@ MAX_SURVEYED_CLIENTS = 1000  # clients of a sample that stands for all of them
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOut:
+class HeldOutSamples:
     """Samples that validate and test clients who draw with replacement; no client trains on one."""
 
     validation: Tensor  # indices; none under a split without validation
@@ -47,7 +47,7 @@ class Population:
     root: Tensor  # indices of the server's root data; empty for defenses that need none
     malicious: MaliciousClients
     pseudonyms: Permutation  # numbers by which the defense knows the clients
-    held_out: HeldOut | None = None  # None where clients draw without replacement
+    held_out: HeldOutSamples | None = None  # None where clients draw without replacement
 
     def sizes(self, ids: Sequence[int]) -> Tensor:
         """Return ``(n,)`` float64, number of training samples of these clients."""
@@ -107,7 +107,7 @@ def populate(resolution: Resolution, data: Data, secret: Secret) -> Population:
         pools, root = cut_pool(count, scenario.split, dealt, rooted)
         pools = (pools[0].to(device), pools[1].to(device), pools[2].to(device))
         parts = draw_parts(resolution, data, pools, dealt.key("partition"))
-        held_out = HeldOut(*pools[1:], survey(scenario, malicious, secret.key("survey")))
+        held_out = HeldOutSamples(*pools[1:], survey(scenario, malicious, secret.key("survey")))
     else:
         parts, root = deal_parts(resolution, data, count, dealt, rooted)
     train, validation, test = parts

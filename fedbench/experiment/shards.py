@@ -51,7 +51,7 @@ def objects(received: KeptMessages, view: ServerView) -> Iterator[bytes]:
 
 
 @dataclass(frozen=True, eq=False)
-class Stored(Sequence[Packet]):
+class StoredPackets(Sequence[Packet]):
     """Packets that lie in batches elsewhere; nothing of them is held here."""
 
     n: int
@@ -76,7 +76,7 @@ def answer_of(setup: Setup, columns: range, read: Callable[[int], Any]) -> Tenso
     of an answer depends on other columns.
     """
     head = decode(memoryview(read(0)))
-    packets = Stored(len(head["weights"]), head["batch"], lambda number: read(1 + number))
+    packets = StoredPackets(len(head["weights"]), head["batch"], lambda number: read(1 + number))
     form = form_of(head["form"], package_of(setup.plugins.protocol.sends))
     first, _ = type(form).decode(packets[:1], form.spec, setup.shared.device)
     assert first is not None  # it was accepted

@@ -54,18 +54,18 @@ class NoBytesError(ValueError):
 
 def encode(value: object) -> bytes:
     """Return the bytes of a value; `NoBytesError` if it is, or holds, what has none."""
-    return b"".join(Writer().pieces(value))
+    return b"".join(StateWriter().pieces(value))
 
 
 def digest(value: object) -> bytes:
     """Return the SHA-256 of the bytes of a value, without copying its tensors."""
     hashed = sha256()
-    for piece in Writer().pieces(value):
+    for piece in StateWriter().pieces(value):
         hashed.update(piece)
     return hashed.digest()
 
 
-class Writer:
+class StateWriter:
     """Walk through a value that yields its bytes.
 
     Args:
@@ -123,7 +123,7 @@ class Writer:
             yield flat.view(torch.uint8).numpy().data
 
     def _named(self, cls: type) -> str:
-        """Return the name of a class by which a `Reader` finds it, or raise `NoBytesError`."""
+        """Return the name of a class by which a `StateReader` finds it, or raise `NoBytesError`."""
         name = f"{cls.__module__}:{cls.__qualname__}"
         if not _within(cls.__module__, self.packages) or not CLASS.fullmatch(name):
             raise NoBytesError(f"an object of {name} has no bytes")
@@ -185,7 +185,7 @@ def decode(data: bytes | memoryview) -> Any:
     Whoever wrote them cannot run anything: classes are fedbench's own, objects are made without
     calling them, and their fields are those that the class declares.
     """
-    return Reader(memoryview(data)).whole()
+    return StateReader(memoryview(data)).whole()
 
 
 def wrong(why: str) -> ConfigError:
@@ -193,8 +193,8 @@ def wrong(why: str) -> ConfigError:
     return ConfigError(f"a state must be bytes that fedbench wrote, got others: {why}")
 
 
-class Reader:
-    """Walk through bytes that makes the values which a `Writer` wrote.
+class StateReader:
+    """Walk through bytes that makes the values which a `StateWriter` wrote.
 
     Args:
         data: The bytes.

@@ -24,8 +24,8 @@ from fedbench.experiment.state_bytes import (
     DTYPES,
     NoBytesError,
     Piece,
-    Reader,
-    Writer,
+    StateReader,
+    StateWriter,
     length,
     shaped,
     type_of_numbers,
@@ -37,11 +37,11 @@ TREE, TABLE, PACKED = "tree", "table", "packed"  # names of tensors in the file
 BESIDE = "beside"  # first word of the names of those beside the value; all others are memories
 
 
-class Tensors(Writer):
+class Tensors(StateWriter):
     """Writer that notes the memory of each tensor instead of writing it.
 
     Args:
-        packages: Packages whose dataclasses may be written, as those of a `Writer`.
+        packages: Packages whose dataclasses may be written, as those of a `StateWriter`.
     """
 
     def __init__(self, packages: Collection[str] = ()) -> None:
@@ -63,7 +63,7 @@ class Tensors(Writer):
         yield b"".join(length(int(x)) for x in (*value.stride(), value.storage_offset(), number))
 
 
-class TensorReader(Reader):
+class TensorReader(StateReader):
     """Reader of what `Tensors` wrote, with the memories that it noted."""
 
     def __init__(

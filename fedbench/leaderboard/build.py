@@ -55,7 +55,7 @@ def meaning(kind: str, text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnStage:
     """Demands on the ranking stage of an entry: attacks, and seeds that nobody chose."""
 
     season: str
@@ -72,7 +72,7 @@ class Case:
     division: Division
     track: str
     alphabet: str  # name of the payload that clients of the protocol send
-    drawn: Drawn | None = None  # of the ranking stage; None: of the development stage
+    drawn: DrawnStage | None = None  # of the ranking stage; None: of the development stage
 
     @property
     def race(self) -> Track | None:

@@ -43,7 +43,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Promise:
+class EpsilonMeaning:
     """Meaning of an epsilon: two of them compare only if they promise the same."""
 
     unit: str
@@ -61,7 +61,7 @@ class Ranking:
 
     view: View
     bits: float | None  # budget per parameter of a client in every round; None: rounds are equal
-    promise: Promise | None  # of every epsilon; None: systems without a finite one
+    promise: EpsilonMeaning | None  # of every epsilon; None: systems without a finite one
     season: str  # whose seeds they share; empty before the ranking stage
     standings: list[Standing]
     least_difference: float | None  # of accuracies, that the seeds can show, see `resolution`
@@ -71,12 +71,12 @@ class Ranking:
         return replace(self, standings=[each for each in self.standings if each.pareto])
 
 
-def promise(entry: Entry) -> Promise | None:
+def promise(entry: Entry) -> EpsilonMeaning | None:
     """Return what the epsilon of an entry means; None without a finite one."""
     price = entry.price
     if entry.score.epsilon is None or price is None:
         return None
-    return Promise(price.unit, price.sees, price.adjacency, price.delta)
+    return EpsilonMeaning(price.unit, price.sees, price.adjacency, price.delta)
 
 
 def season(entry: Entry) -> str:
@@ -85,7 +85,7 @@ def season(entry: Entry) -> str:
 
 
 def apart(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Return entries in groups that can be compared: of one season and of one `Promise` or none.
+    """Return groups of entries that compare: of one season and one `EpsilonMeaning`, or none.
 
     The latest season comes first, entries without a ranking stage last.
     """

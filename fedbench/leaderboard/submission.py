@@ -17,7 +17,7 @@ from fedbench.leaderboard.build import SYSTEM_PLUGINS, Case, alphabet, build, co
 from fedbench.leaderboard.check import claim, drawn_case, of_entry
 from fedbench.leaderboard.entry import Entry, Statement
 from fedbench.leaderboard.entry_rules import RULES, RuleFinding, errors, judge
-from fedbench.leaderboard.replays import Claim
+from fedbench.leaderboard.replays import ClaimedEntry
 from fedbench.leaderboard.rules import Division, Rules, newest
 from fedbench.leaderboard.tiers import mandatory
 from fedbench.results.gather import ARCHIVE, shortened
@@ -74,7 +74,7 @@ def ranking_plan(path: Path) -> str:
     return _counted(table)
 
 
-def _later(claimed: Claim, records: Sequence[Record]) -> Case:
+def _later(claimed: ClaimedEntry, records: Sequence[Record]) -> Case:
     """Return what the records of a ranking stage are judged by; `ConfigError` if there is none."""
     entry = claimed.entry
     if entry.ranking is not None:

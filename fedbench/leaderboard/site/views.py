@@ -9,7 +9,7 @@ from fedbench.leaderboard.board import Race
 from fedbench.leaderboard.entry import Entry, Interval, Score
 from fedbench.leaderboard.rank import (
     VIEWS,
-    Promise,
+    EpsilonMeaning,
     Ranking,
     Standing,
     apart,
@@ -84,7 +84,7 @@ class RaceSection:
 
     division: str
     track: str
-    promise: Promise | None  # of every epsilon here; None: systems without a finite one
+    promise: EpsilonMeaning | None  # of every epsilon here; None: systems without a finite one
     season: str  # whose seeds they share; empty before the ranking stage
     facts: str  # sentence about what all entries have in common
     views: list[RankedView]

@@ -16,7 +16,7 @@ from fedbench.core.rng import Key
 from fedbench.data import archives
 from fedbench.data.augmentation import PLACES, AugmentedSteps, CropFlip, crop_flip
 from fedbench.data.datasets import Data
-from fedbench.executors.factory import asked, executor
+from fedbench.executors.factory import executor, question_of
 from fedbench.executors.training import Executor, Loop, Schedule
 from fedbench.executors.vmap import Stacked
 from fedbench.experiment.compatibility import resolve
@@ -174,7 +174,7 @@ def test_training_is_sgd_on_changed_images() -> None:
 def test_runs_with_and_without_share_no_answer() -> None:
     plain = Stacked(FedAvg(), SHARED, Schedule(1, 4))
     changed = dataclasses.replace(plain, augment=AUGMENT)
-    assert asked(plain, 4) != asked(changed, 4)
+    assert question_of(plain, 4) != question_of(changed, 4)
     for name in ("loop", "stacked", "padded"):
         made = executor(name, FedAvg(), SHARED, Schedule(1, 4), augment=AUGMENT)
         assert made.augment == AUGMENT

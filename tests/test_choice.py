@@ -28,7 +28,7 @@ from fedbench.executors.conv_kernels import (
     matrices,
     measured,
 )
-from fedbench.executors.factory import asked, choose, executor
+from fedbench.executors.factory import choose, executor, question_of
 from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Padded, Stacked, footprint
 from fedbench.models.network import ConvNet, Convolve
@@ -103,7 +103,7 @@ def test_lock_step_whose_steps_are_mostly_in_vain_is_the_slower_way(
 
 
 def test_the_answer_is_kept_and_the_first_one_holds(measuring: Path) -> None:
-    question = asked(Padded(Sleepy(), SHARED, PLAN), 8, "loop", "padded")
+    question = question_of(Padded(Sleepy(), SHARED, PLAN), 8, "loop", "padded")
     assert stored(question, FITS) is None
     assert store(question, "loop", FITS) == "loop"
     assert stored(question, {"padded"}.__contains__) is None
@@ -115,7 +115,7 @@ def test_the_answer_is_kept_and_the_first_one_holds(measuring: Path) -> None:
 def test_what_says_nothing_or_cannot_be_written_is_no_hindrance(
     measuring: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    question = asked(Padded(Crowded(), SHARED, PLAN), 2, "loop", "padded")
+    question = question_of(Padded(Crowded(), SHARED, PLAN), 2, "loop", "padded")
     store(question, "padded", FITS)
     (path,) = measuring.iterdir()
     for text in ("", "{", '{"question": "another", "answer": "padded"}', "[]"):
@@ -132,9 +132,9 @@ def test_other_questions_have_other_answers() -> None:
     wider = Shared(ConvNet((1, 4, 4), ((3,),), (6,), 3), 1, CPU)
     schedules = Stacked(FedAvg(), SHARED, Schedule(1, 5)), Stacked(FedAvg(), wider, Schedule(1, 4))
     half = Stacked(FedAvg(), SHARED, Schedule(1, 4), precision="bf16")
-    asks = {asked(engine, 8) for engine in (plain, *schedules, half)}
-    assert len(asks | {asked(plain, 2), asked(plain, 8, "loop", "padded")}) == 6
-    assert asked(plain, 8) == asked(Padded(FedAvg(lr=0.3), SHARED, Schedule(9, 4)), 8)
+    asks = {question_of(engine, 8) for engine in (plain, *schedules, half)}
+    assert len(asks | {question_of(plain, 2), question_of(plain, 8, "loop", "padded")}) == 6
+    assert question_of(plain, 8) == question_of(Padded(FedAvg(lr=0.3), SHARED, Schedule(9, 4)), 8)
 
 
 def test_who_trains_alone_or_switched_measuring_off_is_not_measured(

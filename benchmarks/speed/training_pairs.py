@@ -17,7 +17,7 @@ from fedbench.api import Shared
 from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.executors.conv_kernels import FORMS, ConvLoad, geometries, there_and_back
-from fedbench.executors.factory import executor, strangers
+from fedbench.executors.factory import executor, untrained_clients
 from fedbench.executors.training import Client, Executor, Loop, Schedule
 from fedbench.executors.vmap import MAX_TIMED_CLIENTS, Padded
 from fedbench.models.network import ConvNet, Convolve
@@ -107,7 +107,7 @@ def cohort(
     shared = Shared(registry.load("model", model).build(IMAGE, CLASSES), 1, device)
     protocol = registry.load("protocol", text)
     each = max(size.samples // size.clients // batch, 1) * batch
-    clients = strangers(protocol, shared, size.clients, each)
+    clients = untrained_clients(protocol, shared, size.clients, each)
     trains = executor(engine, protocol, shared, Schedule(1, batch), sizes=[each] * len(clients))
     return Cohort(protocol, shared, trains, clients)
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from fedbench.adversary.threat_model import AttackContext, fresh
+from fedbench.adversary.threat_model import AttackContext, new_instance
 from fedbench.api import Defense, Findings, ServerView, hooks
 from fedbench.core.copies import copied_to
 from fedbench.core.tiling import all_finite, tiles
@@ -73,7 +73,7 @@ def effect(
     headers = {"headers": arrivals.headers}
     if not arrivals.changed and all_finite([aggregate]):
         return NO_EFFECT | headers
-    rule = fresh(defense)  # the server's own would see which rows differ
+    rule = new_instance(defense)  # the server's own would see which rows differ
     shown = view.asked().copied()
     gain = None
     if hooks.ask(rule, "ready", bool, shown):

@@ -106,7 +106,7 @@ def own_codec(
         own = [keys[row] for row in rows]
         start = protocol.memory(shared)
         fresh = {name: x for name, x in start.items() if name != protocol.agreed}
-        memories = [alone(memory[row]) | fresh for row in rows]
+        memories = [detached_copy(memory[row]) | fresh for row in rows]
         return lambda x: protocol.message(shared, x, own, copy.deepcopy(memories))[0]
 
     return of
@@ -146,7 +146,7 @@ class Snapshot:
         return hooks.aggregate(self.rule, received, state, view)[0]
 
 
-def fresh(plugin: Any) -> Any:
+def new_instance(plugin: Any) -> Any:
     """Return a new instance with the same parameters, and nothing that this one has kept beside."""
     here: bool = dataclasses.is_dataclass(plugin)
     if not here:  # it stands for one of another process, which never learns of what is asked apart
@@ -154,7 +154,7 @@ def fresh(plugin: Any) -> Any:
 
     def again(value: Any) -> Any:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return fresh(value)
+            return new_instance(value)
         return value if callable(value) else copy.deepcopy(value)
 
     fields = [field.name for field in dataclasses.fields(plugin) if field.init]
@@ -264,12 +264,12 @@ def learn(attack: Attack, context: AttackContext, learned: Tensor | None) -> Ten
         return learned
     view = dataclasses.replace(attack_view(attack, context), defense=None)
     hook = Hook(attack, "learn", view.step, context.owned.ids)
-    answer = hook(view, alone(learned))
+    answer = hook(view, detached_copy(learned))
     if view.rehearsal is not None:
         context.worked.update(view.rehearsal.counts())
     finite = isinstance(answer, Tensor) and bool(torch.isfinite(answer).all())
     hook.must(finite, "a finite tensor", answer)
-    return alone(answer)  # type: ignore[no-any-return]
+    return detached_copy(answer)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False)
@@ -398,16 +398,16 @@ def attack_view(
         step=context.view.step,
         key=context.owned.secret.key("craft", *draws),
         compress=context.codec(asking),
-        memories=[alone(context.memories[row]) for row in asking],
+        memories=[detached_copy(context.memories[row]) for row in asking],
         defense=_oracle(context, rows, needed.tier) if needed.defense else None,
-        state=alone(context.server) if needed.state else None,
+        state=detached_copy(context.server) if needed.state else None,
         protocol=dict(context.protocol),
         rehearsal=_rehearsal(context, asking, needed),
-        recruits=None if attack.recruits == 0 else alone(context.recruits),
+        recruits=None if attack.recruits == 0 else detached_copy(context.recruits),
         m=len(own) if streamed is None else streamed.m,
         first=0 if streamed is None else streamed.first,
-        sums=None if streamed is None else alone(streamed.sums),
-        looked=None if streamed is None else alone(streamed.looked),
+        sums=None if streamed is None else detached_copy(streamed.sums),
+        looked=None if streamed is None else detached_copy(streamed.looked),
     )
 
 
@@ -418,18 +418,18 @@ def _seen(context: AttackContext, own: Payload, tier: Tier) -> Payload:
     return context.honest.take(context.benign) if tier == "all" else own.copied()
 
 
-def alone(value: Any) -> Any:
+def detached_copy(value: Any) -> Any:
     """Return a copy of tensors without the storage, all clients' rows, that they are views of."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
-        return {name: alone(part) for name, part in value.items()}
+        return {name: detached_copy(part) for name, part in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(alone(part) for part in value)
+        return type(value)(detached_copy(part) for part in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         twin = copy.copy(value)
         for name, part in vars(value).items():
-            object.__setattr__(twin, name, alone(part))
+            object.__setattr__(twin, name, detached_copy(part))
         return twin
     return copy.deepcopy(value)
 
@@ -458,7 +458,7 @@ def _rehearsal(
 def _oracle(context: AttackContext, rows: Tensor, tier: str) -> Oracle:
     """Return the server's rule to query, which holds nothing that the tier may not read."""
     # Below "all" its own messages and weights stand in for the others', and nobody is remembered.
-    rule = fresh(context.defense)
+    rule = new_instance(context.defense)
     state = context.defense_state
     view = context.view
     honest = context.honest

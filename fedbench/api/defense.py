@@ -142,7 +142,7 @@ class Traits:
     reports: bool = False
 
 
-class Stage:
+class Link:
     """Common part of rules and prefilters."""
 
     accepts: ClassVar[Alphabets] = (Payload,)
@@ -179,7 +179,7 @@ class Stage:
         return dataclasses.replace(self, f=f) if hasattr(self, "f") else self  # type: ignore[type-var]
 
 
-class Defense(Stage, ABC, Generic[State]):
+class Defense(Link, ABC, Generic[State]):
     """Aggregation rule: an estimate of the mean of the honest clients' `values`.
 
     A field ``f`` left at None is filled by the harness with the declared malicious share of a
@@ -305,7 +305,7 @@ def _belongs(kind: type[Defense[Any]], name: str) -> bool:
     return belongs(kind, name, "aggregate", Defense)
 
 
-def require_f(stage: Stage) -> None:
+def require_f(stage: Link) -> None:
     """Raise `ConfigError` for an ``f`` that is open: outside of a run nobody declares a share."""
     name = type(stage).__name__
     if stage.lacks_f:

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from fedbench.api import hooks, undeclared
-from fedbench.api.defense import Defense, ServerView, Stage, Traits, belongs, require_f
+from fedbench.api.defense import Defense, Link, ServerView, Traits, belongs, require_f
 from fedbench.api.undeclared import advised
 from fedbench.core.copies import fetched
 from fedbench.core.errors import Incompatible
 from fedbench.payload import FloatVectors, KeptMessages, Payload, Spec
 
 
-class Prefilter(Stage, ABC):
+class Prefilter(Link, ABC):
     """Transformation of rows in front of a rule, as in ``nnm:f=2+multi-krum:f=2``.
 
     A field ``f`` left at None is filled as that of a rule. `Traits.mean_at_zero` says here that

@@ -51,7 +51,7 @@ def _installed(cls: type) -> str | None:
     return None
 
 
-def within(plugin: object, trace: TracebackType | None) -> str:
+def inner_plugin(plugin: object, trace: TracebackType | None) -> str:
     """Return the innermost other plug-in at work, such as a rule that an attack queries."""
     entered: list[tuple[object, str]] = []
     for frame, _ in traceback.walk_tb(trace):
@@ -67,7 +67,7 @@ def within(plugin: object, trace: TracebackType | None) -> str:
     return ""
 
 
-def place(plugin: object, trace: TracebackType | None) -> str:
+def source_line(plugin: object, trace: TracebackType | None) -> str:
     """Return the last line at work in the file of a plug-in; nothing for one in another process."""
     cls = plugin if isinstance(plugin, type) else type(plugin)
     if hasattr(plugin, "titled"):  # set by a stand-in for another process
@@ -147,7 +147,7 @@ class Hook:
         if isinstance(error, PluginError):
             error.step = self.step if error.step is None else error.step
         elif error is not None and not self.passes(error):
-            where = within(self.plugin, trace) + place(self.plugin, trace)
+            where = inner_plugin(self.plugin, trace) + source_line(self.plugin, trace)
             raise self.wrong(f"raised {error_line(error)}{where}{self.remedy(error)}") from error
 
     def remedy(self, error: BaseException) -> str:

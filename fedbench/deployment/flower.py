@@ -173,7 +173,7 @@ def serve(grid: Any, settings: Settings, network: Network) -> dict[str, Any]:
             for request in server.open(ids, step)
         }
         contents = {i: {"packet": requests[i]} for i in ids}
-        came = asked(grid, "train", contents, nodes, settings.patience, packet_in)
+        came = ask_each(grid, "train", contents, nodes, settings.patience, packet_in)
         traffic = server.close(came, ids, step)
         row: dict[str, Any] = {"step": step, "clients": ids, **vars(traffic)}
         every = settings.evaluate_every
@@ -202,7 +202,7 @@ def enrolled(grid: Any, server: Server, settings: Settings) -> dict[int, int]:
     record = flwr("flwr.app").ConfigRecord
     numbered = dict(enumerate(present))
     contents = {i: {"client": record({})} for i in numbered}
-    answers = asked(grid, "query", contents, numbered, settings.patience, client_in)
+    answers = ask_each(grid, "query", contents, numbered, settings.patience, client_in)
     if len(answers) < settings.clients:
         raise ConfigError(f"clients must be {settings.clients}, got {len(answers)} that answered")
     claimed = [answers[i][0] for i in numbered]
@@ -215,7 +215,7 @@ def enrolled(grid: Any, server: Server, settings: Settings) -> dict[int, int]:
     return numbered
 
 
-def asked(
+def ask_each(
     grid: Any,
     kind: str,
     contents: Mapping[int, Mapping[str, Any]],
@@ -257,7 +257,7 @@ def accuracy(grid: Any, server: Server, step: int, nodes: Mapping[int, int]) -> 
     """Share of all clients' test samples that the deployed model gets right; None without any."""
     record = flwr("flwr.app").ConfigRecord({"data": encode(server.models(step))})
     contents = {i: {"models": record} for i in nodes}
-    scores = asked(grid, "evaluate", contents, nodes, server.settings.patience, score_in)
+    scores = ask_each(grid, "evaluate", contents, nodes, server.settings.patience, score_in)
     right = sum(score[0] for score in scores.values())
     count = sum(score[1] for score in scores.values())
     return right / count if count else None

@@ -95,8 +95,8 @@ def executor(
     """Make the executor of that name; ``auto`` is the fastest one, see `choose`.
 
     ``chunk`` is how many clients are trained at once, by executors that do so. For ``auto``,
-    ``sizes`` are the samples of the clients of a round (`typical`). ``augment`` changes the images
-    of every training step. ``ray`` is the executor with which each process of a cluster trains.
+    ``sizes`` are the samples of the clients of a round (`typical_sizes`). ``augment`` changes the
+    images of every training step. ``ray`` is the executor of each process of a cluster.
     `ConfigError` if there is no such executor, or not on this device.
     """
     require("--chunk", chunk, chunk >= 1, ">= 1")
@@ -121,7 +121,7 @@ def executor(
     return engines[kind](*training, chunk, **options) if kind in engines else padded
 
 
-def typical(sizes: Sequence[int], sampled: int) -> list[int]:
+def typical_sizes(sizes: Sequence[int], sampled: int) -> list[int]:
     """Samples of the clients of a typical round: evenly spaced quantiles of all clients' sizes.
 
     >>> typical([9, 1, 5, 7, 3, 11], 3)
@@ -151,13 +151,13 @@ def choose(padded: Padded, sizes: Sequence[int]) -> str:
     counts = list(map(padded.schedule.steps, sizes))
     tenths = max(1, round(10 * padded.useful(counts)))
     steps = min(max(1, *counts), MAX_RECORDED_STEPS) if "recorded" in ways else PROBE_STEPS
-    question = asked(padded, clients, *ways, tenths=tenths, steps=steps)
+    question = question_of(padded, clients, *ways, tenths=tenths, steps=steps)
     fits = ways.__contains__
     best = stored(question, fits)
     return best or store(question, measured(ways, clients, tenths / 10, steps), fits)
 
 
-def asked(
+def question_of(
     engine: Executor, clients: int, *ways: str, tenths: int = 10, steps: int = PROBE_STEPS
 ) -> str:
     """Text of the question: all that the answer depends on, and the executors to choose from."""
@@ -175,7 +175,9 @@ def asked(
     return "; ".join(parts)
 
 
-def strangers(protocol: Protocol[Any], shared: Shared, n: int, samples: int) -> list[Client]:
+def untrained_clients(
+    protocol: Protocol[Any], shared: Shared, n: int, samples: int
+) -> list[Client]:
     """Make ``n`` clients with random images, at the start of a first round."""
     sent = protocol.broadcast(shared, protocol.init(shared), [0], Key(0))
     tree = protocol.receive(shared, sent.take([0]))
@@ -204,7 +206,7 @@ def measured(
     loop = ways["loop"]
     schedule = Schedule(1, loop.schedule.batch_size)
     ways = {name: dataclasses.replace(way, schedule=schedule) for name, way in ways.items()}
-    group = strangers(loop.protocol, loop.shared, clients, steps * schedule.batch_size)
+    group = untrained_clients(loop.protocol, loop.shared, clients, steps * schedule.batch_size)
     seconds(ways["loop"], group[:1])
     warm = seconds(ways["loop"], group[:1])  # the first time was cold
     if not accelerated(loop.shared.device) and warm > HEAVY_SECONDS * steps:

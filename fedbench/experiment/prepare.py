@@ -18,7 +18,7 @@ from fedbench.core.permutations import MAX_LISTED
 from fedbench.core.rng import Secret
 from fedbench.data.augmentation import CropFlip
 from fedbench.data.datasets import Data, data_folder
-from fedbench.executors.factory import executor, typical
+from fedbench.executors.factory import executor, typical_sizes
 from fedbench.executors.training import Schedule
 from fedbench.experiment import cohorts
 from fedbench.experiment.compatibility import WHY, Load, Resolution, examine, resolve
@@ -77,7 +77,7 @@ def prepare(
             schedule,
             chunk,
             scenario.precision,
-            typical(population.typical_sizes, scenario.per_round),
+            typical_sizes(population.typical_sizes, scenario.per_round),
             augment=None if scenario.augment == "none" else CropFlip(data.black),
         ),
         secret=secret,

@@ -38,7 +38,7 @@ from fedbench.payload import Payload
 from fedbench.payload.packets import Packet
 
 
-def evaluated(setup: Setup, state: RunState) -> dict[str, Any]:
+def evaluation_fields(setup: Setup, state: RunState) -> dict[str, Any]:
     """Fields of a round that read test data: the deployed model's, and privacy until then."""
     last = state.ledger.rounds == setup.scenario.rounds
     privacy = guarantee(setup, state.ledger, slow=last)

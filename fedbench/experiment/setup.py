@@ -117,7 +117,7 @@ class Setup:
         x = population.data.floats(rows)
         y = population.data.y[rows]
         secret = self.secret.derive("rehearsal", step)
-        state = threat_model.alone(server)
+        state = threat_model.detached_copy(server)
         return rehearsal(self.executor, state, received, ids[0], n, x, y, secret)
 
     @cached_property

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench.adversary.threat_model import fresh
+from fedbench.adversary.threat_model import new_instance
 from fedbench.api import Defense, ServerView, hooks
 from fedbench.core.sources import package_of
 from fedbench.experiment.forms import form_bytes, form_of
@@ -82,5 +82,5 @@ def answer_of(setup: Setup, columns: range, read: Callable[[int], Any]) -> Tenso
     assert first is not None  # it was accepted
     messages = KeptMessages(first.take([]), packets, head["batch"], only=columns)
     view = replace(setup.view([], form, head["step"]), weights=head["weights"], ids=head["ids"])
-    rule = fresh(setup.plugins.defense)  # another would have seen honest messages, too
+    rule = new_instance(setup.plugins.defense)  # another would have seen honest messages, too
     return hooks.aggregate(rule, messages, None, view)[0]

@@ -121,7 +121,7 @@ def participants(
     return [asked[place] for place in places], broadcast
 
 
-def messages(
+def honest_messages(
     setup: Setup,
     state: RunState,
     training: Training,

@@ -33,7 +33,7 @@ from fedbench.experiment.stages import (
     Training,
     attack_context,
     heard_by_all,
-    messages,
+    honest_messages,
     remember,
 )
 from fedbench.experiment.state import RunState
@@ -200,7 +200,7 @@ class Stream:
         with span("compress"):
             alike = len(self.view.broadcast) == 1
             idle = self.learned_nothing if alike else self.idle(training.view.broadcast)
-            honest = messages(self.setup, state, training, trained, made, idle)
+            honest = honest_messages(self.setup, state, training, trained, made, idle)
         if not remembers:
             for i in ids:
                 del state.memories[i]

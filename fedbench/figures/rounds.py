@@ -45,10 +45,10 @@ class RoundAccuracy:
 
 def curve(row: Row) -> list[RoundAccuracy]:
     """Return the accuracy after every round in which every seed was evaluated."""
-    looks = [{r.step: r.accuracy for r in x.rounds if r.accuracy is not None} for x in row.records]
+    seeds = [{r.step: r.accuracy for r in x.rounds if r.accuracy is not None} for x in row.records]
     points = []
-    for step in sorted(set(looks[0]).intersection(*looks[1:])):
-        values = [seed[step] for seed in looks]
+    for step in sorted(set(seeds[0]).intersection(*seeds[1:])):
+        values = [seed[step] for seed in seeds]
         points.append(RoundAccuracy(step + 1, statistics.fmean(values), cut_interval(values)))
     return points
 

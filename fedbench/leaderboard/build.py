@@ -161,7 +161,7 @@ def build(case: Case, statement: Statement) -> Entry:
 def cells_of(case: Case) -> list[AttackedCell]:
     """Return the cells of a case, the clean one first."""
     return [
-        attacked(runs, case.clean, meaning("attack", attack) in case.ensemble, case.rules)
+        attacked_cell(runs, case.clean, meaning("attack", attack) in case.ensemble, case.rules)
         for attack, runs in case.cells.items()
     ]
 
@@ -212,41 +212,41 @@ def command(scenario: Scenario, attacks: Sequence[str], seeds: Sequence[int]) ->
     return shlex.join([*words, "--seeds", ",".join(map(str, seeds))])
 
 
-def final(record: Record, looks: int) -> float:
-    """Return the mean accuracy of the last looks at the test data; of all, if there are fewer."""
-    return statistics.fmean(seen(record)[-looks:])
+def final_accuracy(record: Record, looks: int) -> float:
+    """Return the mean accuracy of the last ``looks`` evaluations; of all, if there are fewer."""
+    return statistics.fmean(evaluated_accuracies(record)[-looks:])
 
 
-def seen(record: Record) -> list[float]:
-    """Return the accuracies of a record, in the order of its looks."""
+def evaluated_accuracies(record: Record) -> list[float]:
+    """Return the accuracies of a record in the rounds that were evaluated."""
     return [r.accuracy for r in record.rounds if r.accuracy is not None]
 
 
 def mean(records: Sequence[Record], looks: int) -> float:
-    """Return the mean of `final` over the seeds."""
-    return statistics.fmean(final(record, looks) for record in records)
+    """Return the mean of `final_accuracy` over the seeds."""
+    return statistics.fmean(final_accuracy(record, looks) for record in records)
 
 
-def over(values: Sequence[float], confidence: float) -> Interval:
+def with_interval(values: Sequence[float], confidence: float) -> Interval:
     """Return mean and interval over the seeds."""
     low, high = (round(end, INTERVAL_DIGITS) for end in bca(values, confidence))
     return Interval(mean=statistics.fmean(values), low=low, high=high, values=list(values))
 
 
-def attacked(
+def attacked_cell(
     records: Sequence[Record], clean: Sequence[Record], mandatory: bool, rules: Rules
 ) -> AttackedCell:
     """Return a cell over its seeds; ``clean`` are the runs without attack, in the same order."""
     attack = records[0].scenario.attack
-    accuracies = [final(record, rules.looks) for record in records]
-    lost = [final(c, rules.looks) - a for c, a in zip(clean, accuracies, strict=True)]
+    accuracies = [final_accuracy(record, rules.looks) for record in records]
+    lost = [final_accuracy(c, rules.looks) - a for c, a in zip(clean, accuracies, strict=True)]
     return AttackedCell(
         attack=attack,
         mandatory=mandatory,
-        accuracy=over(accuracies, rules.confidence),
-        area=statistics.fmean(statistics.fmean(seen(record)) for record in records),
-        impact=None if is_clean(attack) else over(lost, rules.confidence),
-        uplink_bits=statistics.fmean(counted(r) for r in records),
+        accuracy=with_interval(accuracies, rules.confidence),
+        area=statistics.fmean(statistics.fmean(evaluated_accuracies(record)) for record in records),
+        impact=None if is_clean(attack) else with_interval(lost, rules.confidence),
+        uplink_bits=statistics.fmean(uplink_bits(r) for r in records),
         downlink_bits=statistics.fmean(r.result.downlink_bits_per_parameter for r in records),
         curve=curve(records, rules.confidence),
         flags=list(dict.fromkeys(flag for r in records for flag in r.flags)),
@@ -257,7 +257,7 @@ def attacked(
     )
 
 
-def counted(record: Record) -> float:
+def uplink_bits(record: Record) -> float:
     """Return the uplink bits per parameter and benign message; `ConfigError` if nobody knows."""
     bits = record.result.uplink_bits_per_parameter
     if not any(len(r.clients) - r.malicious for r in record.rounds):
@@ -274,16 +274,16 @@ def counted(record: Record) -> float:
 
 
 def curve(records: Sequence[Record], confidence: float) -> list[Point]:
-    """Return every look at the test data that all seeds had."""
+    """Return the mean accuracy and bits of every round in which all seeds were evaluated."""
     spent = [spending(record) for record in records]
-    looks = [{r.step: r.accuracy for r in x.rounds if r.accuracy is not None} for x in records]
+    by_step = [{r.step: r.accuracy for r in x.rounds if r.accuracy is not None} for x in records]
     return [
         Point(
             rounds=step + 1,
             bits=statistics.fmean(bits[step] for bits in spent),
-            accuracy=over([look[step] for look in looks], confidence),
+            accuracy=with_interval([accuracy[step] for accuracy in by_step], confidence),
         )
-        for step in sorted(set.intersection(*map(set, looks)))
+        for step in sorted(set.intersection(*map(set, by_step)))
     ]
 
 

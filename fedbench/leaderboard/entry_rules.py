@@ -24,7 +24,7 @@ from fedbench.experiment.evaluation import is_evaluated
 from fedbench.experiment.measurements import MEASURED, from_rounds, rejected_most, skipped
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario, code_version
-from fedbench.leaderboard.build import Case, is_clean, mean, meaning, seen
+from fedbench.leaderboard.build import Case, evaluated_accuracies, is_clean, mean, meaning
 
 Severity = Literal["error", "warning"]
 
@@ -390,12 +390,12 @@ def easy(case: Case) -> Iterator[str]:
 def climbing(case: Case) -> Iterator[str]:
     """Warn if the clean accuracy still rises: the entry then says how fast it learns.
 
-    Compared are means of as many looks as the score is the mean of, a third of all looks apart:
-    single looks may swing by more than they rise.
+    Compared are means of as many evaluations as the score is the mean of, a third of all apart:
+    single ones may swing by more than they rise.
     """
     gains = []
     for record in case.clean:
-        looks = seen(record)
+        looks = evaluated_accuracies(record)
         if third := len(looks) // 3:
             before = looks[:-third][-case.rules.looks :]
             gains.append(statistics.fmean(looks[-case.rules.looks :]) - statistics.fmean(before))

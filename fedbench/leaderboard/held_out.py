@@ -20,7 +20,7 @@ from fedbench.core.files import read_limited, write_atomically
 from fedbench.experiment.record import Record
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard import entry_rules
-from fedbench.leaderboard.build import Case, final, is_clean, over
+from fedbench.leaderboard.build import Case, final_accuracy, is_clean, with_interval
 from fedbench.leaderboard.entry import Entry, Interval
 from fedbench.leaderboard.rules import MAX_RULES_BYTES, Rules, versions
 
@@ -159,13 +159,13 @@ def results(entry: Entry, records: Sequence[Record], rules: Rules) -> list[HeldO
                 f"{sorted(claimed)}, got {sorted(runs)}; play them anew with fedbench leaderboard "
                 "reveal"
             )
-        accuracies = {seed: final(runs[seed], rules.looks) for seed in claimed}
+        accuracies = {seed: final_accuracy(runs[seed], rules.looks) for seed in claimed}
         lost = [claimed[seed] - accuracy for seed, accuracy in accuracies.items()]
         measured.append(
             HeldOutResult(
                 attack=name,
-                accuracy=over([*accuracies.values()], rules.confidence),
-                gap=over(lost, rules.confidence),
+                accuracy=with_interval([*accuracies.values()], rules.confidence),
+                gap=with_interval(lost, rules.confidence),
                 code=runs[entry.seeds[0]].environment.fedbench,
             )
         )

@@ -84,7 +84,7 @@ def season(entry: Entry) -> str:
     return "" if entry.ranking is None else entry.ranking.season
 
 
-def apart(entries: Sequence[Entry]) -> list[list[Entry]]:
+def comparable_groups(entries: Sequence[Entry]) -> list[list[Entry]]:
     """Return groups of entries that compare: of one season and one `EpsilonMeaning`, or none.
 
     The latest season comes first, entries without a ranking stage last.
@@ -109,8 +109,8 @@ def ranking(
         bits = None
     elif bits is None:
         trusted = [entry for entry in entries if entry.status in RANKED_STATUSES]
-        bits = min(map(total, trusted or entries), default=0.0)
-    scores = [entry.score if bits is None else within(entry, bits) for entry in entries]
+        bits = min(map(total_bits, trusted or entries), default=0.0)
+    scores = [entry.score if bits is None else score_within(entry, bits) for entry in entries]
     rivals = {
         i: own for i, own in enumerate(scores) if own is not None and _is_ranked(entries[i], limits)
     }
@@ -227,20 +227,20 @@ def _order(standing: Standing) -> tuple[float, float, str]:
     return standing.rank or math.inf, -mean, standing.entry.id
 
 
-def total(entry: Entry) -> float:
-    """Return the bits per parameter until the last look, in the cell that needs most."""
+def total_bits(entry: Entry) -> float:
+    """Return the bits per parameter until the last evaluation, in the cell that needs most."""
     return max(cell.curve[-1].bits for cell in entry.scored)
 
 
 def affordable(cell: AttackedCell, bits: float | None) -> Interval | None:
-    """Return the accuracy of the last look within so many bits; None without one."""
+    """Return the accuracy of the last evaluation within so many bits; None without one."""
     if bits is None:
         return cell.accuracy
     return next((p.accuracy for p in reversed(cell.curve) if p.bits <= bits), None)
 
 
-def within(entry: Entry, bits: float) -> Score | None:
-    """Return the score of the last look of each cell within so many bits; None without one."""
+def score_within(entry: Entry, bits: float) -> Score | None:
+    """Return the score of each cell's last evaluation within so many bits; None without one."""
     return score(entry.scored, entry.score.epsilon, lambda cell: affordable(cell, bits))
 
 

@@ -19,7 +19,7 @@ from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.record import Record, Source
 from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.leaderboard import board as boards
-from fedbench.leaderboard.build import command, final, is_clean
+from fedbench.leaderboard.build import command, final_accuracy, is_clean
 from fedbench.leaderboard.entry import Entry, Replay, Status, Title
 from fedbench.leaderboard.resampling import Key, holm, student
 from fedbench.leaderboard.rules import Rules, Tolerance
@@ -101,12 +101,12 @@ class ReplayedCell:
     def differences(self, looks: int) -> list[float]:
         """Return the claimed accuracy of each seed less the one that came out."""
         pairs = zip(self.claimed, self.again, strict=True)
-        return [final(before, looks) - final(now, looks) for before, now in pairs]
+        return [final_accuracy(before, looks) - final_accuracy(now, looks) for before, now in pairs]
 
     def pairs(self, looks: int) -> Iterator[tuple[str, float | None, float | None]]:
         """Yield the numbers that are compared: name, claimed value, value of the run again."""
         sides = (self.claimed, self.again)
-        means = [statistics.fmean(final(r, looks) for r in side) for side in sides]
+        means = [statistics.fmean(final_accuracy(r, looks) for r in side) for side in sides]
         yield "accuracy", means[0], means[1]
         for name in ("uplink_bits_per_parameter", "downlink_bits_per_parameter"):
             claimed, again = (
@@ -122,7 +122,7 @@ class ReplayedCell:
         return all(here.canonical for here in sides) and len(versions) == 1
 
 
-def apart(lost: Mapping[Key, Sequence[float]], allowed: Tolerance) -> set[Key]:
+def differing_cells(lost: Mapping[Key, Sequence[float]], allowed: Tolerance) -> set[Key]:
     """Return the cells of a replay whose accuracies differ by more than allowed, and surely.
 
     ``lost`` has the differences of each cell by seed. They are sure by Student's test, after Holm's
@@ -139,12 +139,13 @@ def apart(lost: Mapping[Key, Sequence[float]], allowed: Tolerance) -> set[Key]:
 def disagreements(comparisons: Sequence[ReplayedCell], rules: Rules) -> dict[StagedCell, list[str]]:
     """Return for each cell of a replay the names of numbers that differ by more than allowed.
 
-    An accuracy does so if its cell is `apart`, and between runs that must be equal if any number
-    of any round is another one.
+    An accuracy does so if its cell is one of `differing_cells`, and between runs that must be equal
+    if any number of any round is another one.
     """
     allowed = rules.tolerance
     limits = {"epsilon": allowed.epsilon}
-    far = apart({each.part: each.differences(rules.looks) for each in comparisons}, allowed)
+    lost = {each.part: each.differences(rules.looks) for each in comparisons}
+    far = differing_cells(lost, allowed)
     differing: dict[StagedCell, list[str]] = {}
     for each in comparisons:
         names = differing[each.part] = []
@@ -221,7 +222,7 @@ def family(processor: str) -> str:
     return " ".join(processor.split()[:2])
 
 
-def again(
+def play_again(
     claim: ClaimedEntry,
     cells: Mapping[StagedCell, Cell],
     seeds: Sequence[int],

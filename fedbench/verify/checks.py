@@ -42,7 +42,7 @@ class Finding:
 Rule = Callable[[Tensor], Tensor]
 
 
-def asked(text: str, seed: int = 2) -> Rule:
+def as_function(text: str, seed: int = 2) -> Rule:
     """Return a rule as a function from ``(n, k)`` float32 to ``(k,)``; it draws by ``seed``."""
     rule = registry.load("defense", text)
 
@@ -55,10 +55,10 @@ def asked(text: str, seed: int = 2) -> Rule:
 
 def verify(subject: Subject) -> list[Finding]:
     """Try every property on a rule; one that raises has that as its counterexample."""
-    rule = asked(subject.text)
-    ours = asked(subject.ours)
+    rule = as_function(subject.text)
+    ours = as_function(subject.ours)
     checks: list[tuple[str, Callable[[], str | None]]] = [
-        ("repeats", lambda: repeats(rule, asked(subject.text, seed=3))),
+        ("repeats", lambda: repeats(rule, as_function(subject.text, seed=3))),
         ("order", lambda: order(rule)),
         ("far rows", lambda: breakdown(rule, subject.tolerates)),
     ]

@@ -12,7 +12,7 @@ from fedbench.leaderboard.rank import (
     EpsilonMeaning,
     Ranking,
     Standing,
-    apart,
+    comparable_groups,
     promise,
     ranking,
     season,
@@ -137,5 +137,5 @@ def sections(race: Race, entries: Sequence[Entry], newest: Rules) -> list[RaceSe
             facts,
             [RankedView(ranking(group, view, limits=limits)) for view in VIEWS],
         )
-        for group in apart(entries)
+        for group in comparable_groups(entries)
     ]

@@ -229,7 +229,7 @@ def exchange_at_once(
     view: ServerView,
     asked: int,
 ) -> Exchange:
-    """Have the clients ``ids``, of so many that were ``asked``, train and send all at once."""
+    """Have the clients ``ids`` train and send all at once; ``asked`` counts drop-outs, too."""
     protocol = setup.plugins.protocol
     device = setup.shared.device
     broadcast = view.broadcast

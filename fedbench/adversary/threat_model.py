@@ -27,7 +27,7 @@ from fedbench.api.attack import (
     Tier,
 )
 from fedbench.api.hooks import Note
-from fedbench.core.blame import Hook, shown
+from fedbench.core.blame import Hook, ask, shown
 from fedbench.core.choices import Checks
 from fedbench.core.copies import copied_to
 from fedbench.core.permutations import Listed, Permutation, permutation
@@ -139,7 +139,7 @@ class Snapshot:
             if not bool(accepted.all()):
                 received = received.take(accepted.nonzero()[:, 0])
                 view = view.take(accepted)
-        if not hooks.ask(self.rule, "ready", bool, view):  # the server will skip: nothing moves
+        if not ask(self.rule, "ready", bool, view):  # the server will skip: nothing moves
             rows = received if len(received) else self.messages
             return rows.values().to(torch.float32).mean(dim=0)
         state = hooks.copied(self.rule, "aggregate", self.state)
@@ -147,7 +147,7 @@ class Snapshot:
 
 
 def new_instance(plugin: Any) -> Any:
-    """Return a new instance with the same parameters, and nothing that this one has kept beside."""
+    """Return a new instance with the same parameters and no other state of this one."""
     here: bool = dataclasses.is_dataclass(plugin)
     if not here:  # it stands for one of another process, which never learns of what is asked apart
         return plugin.apart() if hasattr(plugin, "apart") else plugin
@@ -280,7 +280,7 @@ class ForgedMessages:
     fields: dict[str, Any]  # of the round's record: notes, trace and number of queries
 
     def among(self, honest: Payload) -> list[Packet]:
-        """Return all ``n`` packets of the round: these, and those of the other honest messages."""
+        """Return all ``n`` packets of the round: the forged ones and the others' honest ones."""
         left = [row for row in range(len(honest)) if row not in self.replaced]
         others = (honest.take(left) if self.replaced else honest).encode()
         packets = self.replaced | dict(zip(left, others, strict=True))
@@ -334,7 +334,7 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
 
 
 def recruits(attack: Attack, step: int | None = None) -> int | None:
-    """Return `Attack.recruits`; `PluginError` if it is no number of clients, nor None for all."""
+    """Return `Attack.recruits`; `PluginError` unless it is a number of clients, or None for all."""
     hook = Hook(attack, "recruits", step)
     with hook:
         asked = attack.recruits
@@ -419,7 +419,7 @@ def _seen(context: AttackContext, own: Payload, tier: Tier) -> Payload:
 
 
 def detached_copy(value: Any) -> Any:
-    """Return a copy of tensors without the storage, all clients' rows, that they are views of."""
+    """Return a deep copy whose tensors own their storage; a view would hold all clients' rows."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
@@ -476,8 +476,8 @@ def _oracle(context: AttackContext, rows: Tensor, tier: str) -> Oracle:
             ids=numbers,
             truth=None if view.truth is None else mine,
         )
-        if hooks.ask(rule, "traits", Traits).identities:
-            state = hooks.ask(rule, "init", object, messages.spec)
+        if ask(rule, "traits", Traits).identities:
+            state = ask(rule, "init", object, messages.spec)
     secret = context.owned.secret.derive("oracle")
     view = view.asked(key=secret.key("none")).copied()  # the server's own key stays at the server
     state = hooks.copied(rule, "aggregate", state)

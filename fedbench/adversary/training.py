@@ -9,6 +9,7 @@ from torch import Tensor
 from fedbench.adversary.threat_model import OwnedRows, detached_copy
 from fedbench.api import Attack, Memory, hooks
 from fedbench.api.attack import Local
+from fedbench.core.blame import ask
 from fedbench.core.trees import Tree
 from fedbench.executors.training import Client, Executor
 
@@ -34,7 +35,7 @@ def train(
     poisoned = []
     network = executor.shared.network
     protocol = executor.protocol
-    start = hooks.ask(protocol, "memory", dict, executor.shared)
+    start = ask(protocol, "memory", dict, executor.shared)
     agreed = [name for name in start if name == protocol.agreed]
     for i, number, row in zip(owned.ids, owned.numbers, owned.rows.tolist(), strict=True):
         client = clients[row]

@@ -143,7 +143,7 @@ class Traits:
 
 
 class Link:
-    """Common part of rules and prefilters."""
+    """Link of a chain: the common part of rules and prefilters."""
 
     accepts: ClassVar[Alphabets] = (Payload,)
     without: ClassVar[dict[type[Payload], str]] = {}  # exceptions from `accepts`, and why
@@ -278,10 +278,9 @@ class Defense(Link, ABC, Generic[State]):
         return None
 
     def candidates(self, squared: Tensor) -> Tensor | None:
-        """Return the rows ``(n,)`` bool that it picks by squared distances ``(n, n)``, if it does.
+        """Return the rows ``(n,)`` bool that are picked by squared distances ``(n, n)``, or None.
 
-        By default those that it averages. Bulyan, which averages some of their values, has only
-        these.
+        By default the rows that it averages. Bulyan averages only some values of its picks.
         """
         return self.select(squared)
 
@@ -306,7 +305,7 @@ def _belongs(kind: type[Defense[Any]], name: str) -> bool:
 
 
 def require_f(stage: Link) -> None:
-    """Raise `ConfigError` for an ``f`` that is open: outside of a run nobody declares a share."""
+    """Raise `ConfigError` if ``f`` is None: outside of a run no declared share fills it."""
     name = type(stage).__name__
     if stage.lacks_f:
         raise ConfigError(

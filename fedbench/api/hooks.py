@@ -22,9 +22,7 @@ from torch import Tensor
 
 from fedbench.api import undeclared
 from fedbench.api.undeclared import advised
-from fedbench.core.blame import Hook as Hook
-from fedbench.core.blame import ask as ask
-from fedbench.core.blame import line, shown
+from fedbench.core.blame import Hook, ask, line, shown
 from fedbench.core.errors import IllegalPayloadError, PluginError
 from fedbench.core.tiling import finite_rows
 from fedbench.payload import FoldedMessages, KeptMessages, Payload, joined, require_same_form

@@ -168,7 +168,7 @@ class Guesses:
         require("right", self.right, legal, requirement)
 
     def chance(self, epsilon: float, delta: float) -> float:
-        """Bound the chance of so many right guesses under (epsilon, delta): a p-value.
+        """Bound the chance of this many right guesses under (epsilon, delta): a p-value.
 
         With ``q = e^eps / (1 + e^eps)``, ``beta = Pr[Bin(r, q) >= v]`` and ``alpha = max_i
         (Pr[Bin(r, q) >= v - i] - beta) / i``: ``beta + 2 m delta alpha``.

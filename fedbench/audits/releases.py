@@ -117,7 +117,7 @@ def together(release: DrawRelease, seeds: Tensor, chunk: int) -> Tensor:
 
 
 def one_by_one(release: DrawRelease, seeds: Tensor) -> Tensor:
-    """Return the same as `together`, one seed after the other."""
+    """Return the releases of `together`, computed seed by seed."""
     return torch.stack([release(Key(seed % (1 << 64))).double() for seed in seeds.tolist()])
 
 

@@ -151,7 +151,7 @@ class Hook:
             raise self.wrong(f"raised {error_line(error)}{where}{self.remedy(error)}") from error
 
     def remedy(self, error: BaseException) -> str:
-        """Return what to write where the method takes other arguments than it is called with."""
+        """Return advice for a method whose parameters differ from its contract, or no text."""
         call = f"{type(self.plugin).__qualname__}.{self.name}() "
         wrong = isinstance(error, TypeError) and re.match(
             rf"{re.escape(call)}.*argument", str(error)
@@ -159,7 +159,7 @@ class Hook:
         return f"; write {signature(self.plugin, self.name)}" if wrong else ""
 
     def passes(self, error: BaseException) -> bool:
-        """Return whether an error is raised as it is: a mistake of the user, or Ctrl-C.
+        """Return whether an error is not wrapped: a mistake of the user, or Ctrl-C.
 
         Where Ctrl-C is ignored, as in the workers of a sweep, only a plug-in interrupts.
         """
@@ -190,7 +190,7 @@ class Hook:
             raise self.wrong(f"must return {requirement}, got {shown(got)}{advice}")
 
     def wrong(self, problem: str) -> PluginError:
-        """Return the error that says what was wrong with this call."""
+        """Return a `PluginError` with this problem of the call."""
         return PluginError(title(self.plugin), self.name, problem, self.step, tuple(self.clients))
 
 

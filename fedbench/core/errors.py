@@ -122,7 +122,7 @@ def few(names: Iterable[object], most: int = 8) -> str:
 
 
 def nearest(name: str, names: Iterable[str], otherwise: str) -> str:
-    """Return what a wrong name was meant to be, in words, or what is to be said otherwise."""
+    """Return a suggestion for a misspelt name, or the text for names without one."""
     close = difflib.get_close_matches(name, list(names), n=1)
     return f"did you mean {close[0]!r}?" if close else otherwise
 

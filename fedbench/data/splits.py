@@ -89,7 +89,7 @@ class OnDemand(Sequence[Tensor]):
 
 
 def replaced(parts: Sequence[Tensor], i: int, part: Tensor) -> Sequence[Tensor]:
-    """Return the parts with another one of client ``i``."""
+    """Return the parts with the part of client ``i`` replaced."""
     if isinstance(parts, list):
         return [*parts[:i], part, *parts[i + 1 :]]
     return OnDemand(len(parts), lambda j: part if j == i else parts[j])

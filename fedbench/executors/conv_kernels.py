@@ -223,7 +223,7 @@ def there_and_back(
 
 
 def _seconds(way: Callable[[], object], device: torch.device) -> float:
-    """Return the seconds from an idle device to one that has done all of it."""
+    """Return the seconds until the device has finished the work."""
     finish(device)
     start = time.perf_counter()
     way()

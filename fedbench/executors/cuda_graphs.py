@@ -70,7 +70,7 @@ class CudaGraphs:
 
 @dataclass(eq=False)
 class GraphReplay:
-    """Repeats work by a recording of it.
+    """Player of work that is recorded as a CUDA graph and replayed.
 
     The work runs once as written, and every wait for the device is an error there, as it would be
     in a recording: then a warning says so, and this and all later work runs as written.

@@ -44,7 +44,7 @@ class TrainingOptions(TypedDict):
 
 
 def require_known(name: str) -> None:
-    """Raise `ConfigError` unless it is one of `NAMES`, `REMOTE`, or that and how it trains."""
+    """Raise `ConfigError` unless it is one of `NAMES`, ``ray`` or ``ray:NAME``."""
     exists = name in NAMES or name == REMOTE or remote_way(name) in NAMES[1:]
     require("--executor", name, exists, f"{', '.join(NAMES)}, {REMOTE} or {REMOTE}:padded")
 
@@ -197,7 +197,7 @@ def untrained_clients(
 def measured(
     ways: Mapping[str, Executor], clients: int, share: float = 1.0, steps: int = PROBE_STEPS
 ) -> str:
-    """Name the executor that trains so many clients fastest, by the least time of each in turns.
+    """Name the executor that trains this many clients fastest, by the least time of each in turns.
 
     The loop comes first; a later one must be `MIN_SPEEDUP` times as fast as the best before it.
     Clients of equal length are measured; in lock step the time counts as if they needed only a

@@ -94,7 +94,7 @@ class Stacked(training.Executor):
                 start += size
 
     def useful(self, steps: Sequence[int]) -> float:
-        """Return the share of the executed steps that clients need who take so many ``steps``."""
+        """Return the share of the executed steps that clients with these ``steps`` need."""
         longest_first = sorted(steps, reverse=True)
         executed = 0
         start = 0
@@ -113,7 +113,7 @@ class Stacked(training.Executor):
         return self._fitting(self._footprint)
 
     def _fitting(self, client: int) -> int:
-        """Return how many clients of so many bytes each fit into one launch."""
+        """Return how many clients of this size in bytes fit into one launch."""
         return max(1, min(self.chunk, self._budget // client))
 
     @cached_property
@@ -137,7 +137,7 @@ class Stacked(training.Executor):
         return self.width if self.halved else self.chunk
 
     def halve(self, width: int) -> None:
-        """Train at most so many clients at once from now on: half of what memory was short for."""
+        """Limit later launches to ``width`` clients, half of the launch that ran out of memory."""
         vars(self).update(width=width, halved=True)  # in place of what `cached_property` keeps
 
     @cached_property
@@ -301,7 +301,7 @@ def gathered(
 
 
 def cheapest(steps: Sequence[int], most: int, overhead: float) -> list[int]:
-    """Return the sizes of the launches of clients that take so many ``steps``, the longest first.
+    """Return the cheapest sizes of launches for clients with these ``steps``, sorted descending.
 
     A launch of k clients costs ``overhead + k`` in each step of its longest one; the sum of all is
     least.

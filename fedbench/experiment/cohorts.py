@@ -58,7 +58,7 @@ def _by_coins(key: Key, clients: int, rate: float) -> list[int]:
 
 
 def rounds(scenario: Scenario) -> Iterator[tuple[list[int], int, int]]:
-    """Yield who sends in every round of a resolved run, and how many are malicious or dropped out.
+    """Yield each round's senders in a resolved run, and how many are malicious or dropped out.
 
     All follow from the seed (and a trace), so a record can be checked without playing it. The
     malicious ones are counted among those that send.

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedbench.api import DpEvent, Release, Sees, hooks
+from fedbench.api import DpEvent, Release, Sees
+from fedbench.core.blame import ask
 from fedbench.experiment.record import Privacy
 from fedbench.experiment.setup import Setup
 from fedbench.privacy.accountants import Ledger, Participation
@@ -17,7 +18,7 @@ NONCOMPLIANT_NOTE = (
 
 
 def event(setup: Setup, size: int) -> DpEvent | None:
-    """Return the release of a client with so many samples in one round; None if unclaimed."""
+    """Return the release of a client with ``size`` samples in one round; None if unclaimed."""
     scenario = setup.scenario
     plugins = setup.plugins
     release = Release(
@@ -29,14 +30,14 @@ def event(setup: Setup, size: int) -> DpEvent | None:
         per_round=scenario.per_round,
     )
     for part in (plugins.mechanism, plugins.protocol):
-        released: DpEvent | None = hooks.ask(part, "event", (DpEvent, type(None)), release)
+        released: DpEvent | None = ask(part, "event", (DpEvent, type(None)), release)
         if released is not None:
             return released
     return None
 
 
 def spend(setup: Setup, ledger: Ledger, ids: Sequence[int], complies: Tensor) -> None:
-    """Enter a round of these clients into the ledger: of those that ran the mechanism."""
+    """Enter a round into the ledger, for the clients that ran the mechanism."""
     if setup.plugins.mechanism.central:
         ledger.add([], event(setup, len(setup.population.train[0])))
         return

@@ -248,7 +248,7 @@ class Record(Part):
         return self.model_dump(exclude={"timing"})
 
     def sealed(self) -> Record:
-        """Return the same with its digest."""
+        """Return the record with its digest."""
         unsealed = self.model_copy(update={"digest": ""})
         return self.model_copy(update={"digest": seal.digest(unsealed.to_json())})
 

@@ -70,7 +70,7 @@ class Setup:
         return self.scenario.sees or default
 
     def with_population(self, **changes: Any) -> Self:
-        """Return the same setup with other fields of its population."""
+        """Return the setup with changed fields of its population."""
         return replace(self, population=replace(self.population, **changes))
 
     def acts(self, step: int) -> bool:

@@ -53,7 +53,7 @@ class NoBytesError(ValueError):
 
 
 def encode(value: object) -> bytes:
-    """Return the bytes of a value; `NoBytesError` if it is, or holds, what has none."""
+    """Return the bytes of a value; `NoBytesError` if a part of it has none."""
     return b"".join(StateWriter().pieces(value))
 
 
@@ -223,7 +223,7 @@ class StateReader:
         return len(self.data) - self.at
 
     def take(self, size: int) -> memoryview:
-        """Return the next bytes, so many of them."""
+        """Return the next ``size`` bytes."""
         if size > self.left:
             raise wrong(f"{size} bytes are not there")
         self.at += size

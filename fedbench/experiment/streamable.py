@@ -41,7 +41,7 @@ def streams(setup: Setup, wanted: bool | None) -> bool:
 
 
 def memory() -> float:
-    """Return the bytes of this machine's memory; infinity on Windows, which does not say so."""
+    """Return the bytes of this machine's memory; infinity on Windows, which does not tell."""
     if not hasattr(os, "sysconf"):
         return math.inf
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

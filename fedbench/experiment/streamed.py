@@ -247,7 +247,7 @@ class Stream:
         return received, accepted
 
     def keep(self, part: Honest, packets: Sequence[Packet], accepted: Tensor, same: bool) -> None:
-        """Keep the packets of some clients that were accepted, and those of their honest selves."""
+        """Keep the accepted packets of some clients, and their honest ones where these differ."""
         file = self.sums.file
         rows = zip(part.rows, packets, accepted.tolist(), strict=True)
         arrived = {row: file.put(packet) for row, packet, good in rows if good}
@@ -258,7 +258,7 @@ class Stream:
         self.keep_honest(part)
 
     def keep_honest(self, part: Honest) -> None:
-        """Keep the packets of what some clients say if they are honest."""
+        """Keep the packets of some clients' honest messages."""
         honest = zip(part.rows, part.encoded(), strict=True)
         self.sums.meant |= {row: self.sums.file.put(packet) for row, packet in honest}
 
@@ -322,7 +322,7 @@ class Stream:
         return dataclasses.replace(streamed, looked=looked)
 
     def attacked(self, owned: OwnedRows) -> None:
-        """Train the adversary's clients, and send what it makes of their messages."""
+        """Train the adversary's clients, and send the messages that it forges."""
         state = self.state
         attack = self.attack
         device = self.setup.shared.device

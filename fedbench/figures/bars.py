@@ -168,7 +168,7 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
 
 
 def strongest(lanes: Sequence[Lane], most: int) -> list[Lane]:
-    """Return so many bars at most, the longest, in their order."""
+    """Return the longest bars, at most ``most``, in their order."""
     highest = sorted(lanes, key=lambda lane: -lane.value)[:most]
     return [lane for lane in lanes if lane in highest]
 

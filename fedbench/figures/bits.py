@@ -181,7 +181,7 @@ def log_bits(axes: Axes) -> None:
 
 
 def draw_front(axes: Axes, corners: Sequence[tuple[float, float]], **look: Any) -> None:
-    """Draw the accuracy that so many bits can buy, as steps to the right end of the panel."""
+    """Draw the best accuracy within each budget of bits, as steps to the right end of the panel."""
     xs, ys = zip(*corners, (axes.get_xlim()[1], corners[-1][1]), strict=True)
     axes.step(xs, ys, where="post", **{"color": COLOURS[0], "zorder": 2.7, **look})
 

@@ -56,7 +56,7 @@ def meaning(kind: str, text: str) -> str:
 
 @dataclass(frozen=True)
 class DrawnStage:
-    """Demands on the ranking stage of an entry: attacks, and seeds that nobody chose."""
+    """Attacks and drawn seeds that the ranking stage of an entry must have."""
 
     season: str
     seeds: tuple[int, ...]

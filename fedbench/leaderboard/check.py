@@ -181,7 +181,7 @@ def _read(path: Path) -> Entry | RuleFinding | None:
 
 
 def _unlisted(path: Path, entry: Entry) -> Iterator[str]:
-    """Yield the archives beside an entry that it does not speak of."""
+    """Yield the archives beside an entry that it does not list."""
     listed = {boards.archive(path), boards.held_out(path)}
     listed |= set() if entry.ranking is None else {boards.ranking(path)}
     listed |= {boards.replay(path, number + 1) for number in range(len(entry.replays))}

@@ -321,7 +321,7 @@ def fixed(field: str, case: Case) -> Iterator[str]:
 
 
 def _value(scenario: Scenario, field: str) -> Any:
-    """Return the meaning of a field, whatever way it is written."""
+    """Return a field's value in its resolved spelling."""
     value = getattr(scenario, field)
     if field in WRITTEN:
         return meaning(field, value)

@@ -67,7 +67,7 @@ class Ranking:
     least_difference: float | None  # of accuracies, that the seeds can show, see `resolution`
 
     def front(self) -> Ranking:
-        """Return the ranking without the entries that another one dominates."""
+        """Return the ranking without dominated entries."""
         return replace(self, standings=[each for each in self.standings if each.pareto])
 
 

@@ -43,7 +43,7 @@ class StagedCell:
 
 @dataclass(frozen=True, eq=False)
 class ClaimedEntry:
-    """An entry that keeps the rules that it was scored under, with all that lies beside it."""
+    """A valid entry with its records, rules and season."""
 
     path: Path
     entry: Entry

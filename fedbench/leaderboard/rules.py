@@ -253,7 +253,7 @@ def versions(board: Path, broken: dict[Path, str] | None = None) -> dict[int, Ru
 
 
 def changed(board: Path) -> dict[Path, str]:
-    """Return the files of rules that are not those that were published, and what they should be."""
+    """Return the rule files that differ from the published ones, with the expected digests."""
     wrong = {}
     for number, path in numbered(board).items():
         try:

@@ -72,7 +72,7 @@ class Engine(ABC):
 
     @abstractmethod
     def news(self, wait_seconds: float) -> list[News]:
-        """Return what has happened, after waiting up to so many seconds for the first news.
+        """Return the news since the last call, after waiting up to ``wait_seconds`` for the first.
 
         The last news of every submitted run is a `Record` or a `Crash`, exactly one.
         """

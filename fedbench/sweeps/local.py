@@ -94,7 +94,7 @@ class Options:
         return Checkpoint.of(self.checkpoint, path)
 
     def processes(self, runs: int) -> int:
-        """Number of workers that play so many runs; one where each run takes a whole cluster."""
+        """Return the number of workers for ``runs``; one where each run takes a whole cluster."""
         if remote_way(self.executor) is not None:
             return max(1, min(self.workers or 1, runs))
         workers = self.workers or self.beside_accelerators() or available_cores() // self.threads

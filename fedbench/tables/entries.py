@@ -113,7 +113,7 @@ class ResultsPage:
 
 
 def by_system(entries: Sequence[Entry], fields: Fields, columns: Iterable[str]) -> Table:
-    """Make the table by system and attack, with those of the columns that say something."""
+    """Make the table by system and attack, without columns that say nothing."""
     from fedbench.results.aggregate import SYSTEM
 
     short = shortened(entries, fields)

@@ -190,8 +190,8 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
                 if len(owned):
                     answer = setup.executor.aggregate
                     measured = effect(arrivals, plugins.defense, before, view, aggregate, answer)
-                hostile = setup.hostile(ids, step)[accepted]
-                measured |= detection(shown.findings, aggregate, hostile)
+                attacking = setup.attacking(ids, step)[accepted]
+                measured |= detection(shown.findings, aggregate, attacking)
 
     # 7  the protocol takes its step
     with span("server step"):

@@ -39,8 +39,9 @@ def draw(scenario: Scenario, malicious: MaliciousClients, secret: Secret, step: 
     count = least + int(coin < rest)
     if clients <= MAX_LISTED:
         order = key.permutation(clients)
-        hostile = malicious[order]
-        chosen = torch.cat([order[hostile][:count], order[~hostile][: scenario.per_round - count]])
+        mask = malicious[order]
+        benign = order[~mask][: scenario.per_round - count]
+        chosen = torch.cat([order[mask][:count], benign])
     else:
         owned = malicious.count
         benign = distinct(key.fold("benign"), clients - owned, scenario.per_round - count)

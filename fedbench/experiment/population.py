@@ -61,8 +61,8 @@ class Population:
 
     def of_benign(self, parts: Parts) -> list[Tensor]:
         """Return the parts of the benign clients; ``parts`` has one for each client."""
-        malicious = self.malicious[torch.arange(len(parts))].tolist()
-        return [part for part, hostile in zip(parts, malicious, strict=True) if not hostile]
+        benign = ~self.malicious[torch.arange(len(parts))]
+        return [parts[i] for i in benign.nonzero()[:, 0].tolist()]
 
     @property
     def validating(self) -> list[Tensor]:

@@ -85,7 +85,7 @@ class Setup:
         attack: Attack = self.plugins.attack if self.acts(step) else Attack()
         return attack
 
-    def hostile(self, ids: Sequence[int], step: int) -> Tensor:
+    def attacking(self, ids: Sequence[int], step: int) -> Tensor:
         """Return ``(n,)`` bool: clients whose messages are not honest ones in this round."""
         active = self.acts(step) and not self.plugins.attack.idle
         return self.population.malicious[ids] & torch.tensor(active)
@@ -242,7 +242,7 @@ class Setup:
             expected=self.scenario.per_round,
             ids=self.population.pseudonyms[list(ids)],
             root=self.root_message(broadcast, step, memories) if needs.root else None,
-            truth=self.hostile(ids, step) if needs.oracle else None,
+            truth=self.attacking(ids, step) if needs.oracle else None,
         )
 
     def root_message(

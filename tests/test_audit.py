@@ -1,5 +1,8 @@
 """Audits of one mechanism through its own code: honest ones hold, sabotaged ones are caught."""
 
+import re
+import runpy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -197,8 +200,26 @@ def test_what_nobody_has_worked_out_is_refused() -> None:
         found(Mechanism())
     with pytest.raises(ConfigError, match="--releases must"):
         found(FlipBits(), 99)
-    with pytest.raises(ConfigError, match="masks or signs"):
-        audit(bench(NoisySign(), "fedavg"), 1e-5, 0.95, 100, Key(0))
+    with pytest.raises(ConfigError, match="masks, signs or floats, got Rankings"):
+        audit(bench(NoisySign(), "fsl"), 1e-5, 0.95, 100, Key(0))
+
+
+def test_local_noise_on_floats_is_audited_and_half_of_it_is_caught(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "how-to" / "own-mechanism.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    file = tmp_path / "own_mechanism.py"
+    file.write_text(blocks[0] + blocks[-1])  # the mechanism, and its pair
+    laplace = runpy.run_path(str(file))["LocalLaplace"]
+
+    def audited(mechanism: Mechanism) -> AuditFinding:
+        return audit(bench(mechanism, "fedavg"), 1e-5, 0.95, 20_000, Key(1))
+
+    whole = audited(laplace(z=1.0))
+    assert whole.claimed == pytest.approx(2.0, abs=1e-4)  # 2 / z
+    assert not whole.broken
+    assert whole.epsilon > 1.8  # a tail beyond the clip has a likelihood ratio of e^2
+    half = type("Half", (laplace,), {"event": lambda self, release: laplace(z=2.0).event(release)})
+    assert audited(half(z=1.0)).broken
 
 
 def test_pairs_of_a_sum_are_as_far_apart_as_their_adjacency_allows() -> None:

@@ -140,9 +140,8 @@ def test_the_plan_of_worst_cases_is_a_sweep_with_runs() -> None:
 
 
 def test_the_pages_on_plug_ins_name_the_package_of_the_file_that_they_point_to() -> None:
-    pages = [
-        ROOT / "docs" / "how-to" / f"own-{kind}.md" for kind in ("attack", "defense", "protocol")
-    ]
+    kinds = ("attack", "defense", "protocol", "mechanism")
+    pages = [ROOT / "docs" / "how-to" / f"own-{kind}.md" for kind in kinds]
     attack, *others = [
         re.findall(r"^```toml\n(.*?)^```$", p.read_text(), re.M | re.S) for p in pages
     ]
@@ -151,7 +150,7 @@ def test_the_pages_on_plug_ins_name_the_package_of_the_file_that_they_point_to()
     points = [project["project"]["entry-points"]]
     points += [tomllib.loads(block)["project"]["entry-points"] for (block,) in others]
     named = [target for groups in points for group in groups.values() for target in group.values()]
-    assert [target.partition(":")[0] for target in named] == [name] * 3
+    assert [target.partition(":")[0] for target in named] == [name] * 4
     assert all("(own-attack.md#name-it)" in page.read_text() for page in pages[1:])
 
 

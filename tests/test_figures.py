@@ -760,7 +760,8 @@ def test_a_wrapped_text_fits_and_loses_nothing_or_says_that_it_is_cut() -> None:
         with style.look():
             lines = layout.wrap(text, width, size, most=99)
             drawn_lines = Figure().text(0, 0, "\n".join(lines), fontsize=size)
-            assert drawn_lines.get_window_extent().width <= 1.1 * width * 160
+            # letters of matplotlib before 3.11 lie on whole pixels, up to half a percent wider
+            assert drawn_lines.get_window_extent().width <= 1.105 * width * 160
         assert "".join(lines).replace(" ", "") == text.replace(" ", "")
     for text in ("a name, " * 50, "n" * 400):
         *_, last = lines = layout.wrap(text, 1.0, 9, most=3)

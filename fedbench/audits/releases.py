@@ -122,12 +122,14 @@ def one_by_one(release: DrawRelease, seeds: Tensor) -> Tensor:
 
 
 def _symbols(sent: Payload) -> Tensor:
-    """Return the bits of messages as ``(n, d)`` of 0 and 1."""
+    """Return the symbols of messages ``(n, d)``: bits as 0 and 1, or floats."""
     if isinstance(sent, BinaryMasks | SignBits):
         return bits_of(sent).float()
+    if isinstance(sent, FloatVectors):
+        return sent.values()
     raise ConfigError(
-        "--method mechanism needs a protocol that sends masks or signs, got "
-        f"{type(sent).__name__}; use --protocol fedpm or signsgd"
+        "--method mechanism needs a protocol that sends masks, signs or floats, got "
+        f"{type(sent).__name__}; use --protocol fedpm, signsgd or fedavg"
     )
 
 
@@ -143,10 +145,10 @@ def audit(
     """Return a lower bound on epsilon of one release, beside the accountant's epsilon.
 
     The score is the statistic of the likelihood ratio test: the number of ones of bits that differ
-    alike, the projection on the difference under Gaussian noise. Other values that the server shows
-    (an adaptive clip) are weighted by signal over noise among the scores that choose the test.
-    ``releases`` counts those of each neighbour. `ConfigError` if the mechanism claims nothing,
-    `NoTheorem` if the accountant has none for that adjacency.
+    alike, the projection on the difference under noise on floats. Other values that the server
+    shows (an adaptive clip) are weighted by signal over noise among the scores that choose the
+    test. ``releases`` counts those of each neighbour. `ConfigError` if the mechanism claims
+    nothing, `NoTheorem` if the accountant has none for that adjacency.
     """
     require("--releases", releases, releases >= 100, ">= 100")
     mechanism = bench.mechanism

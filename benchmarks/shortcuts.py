@@ -25,7 +25,7 @@ from fedbench.api import Shared
 from fedbench.core import registry
 from fedbench.core.order_statistics import sorted_rows
 from fedbench.core.rng import Key
-from fedbench.executors.factory import strangers
+from fedbench.executors.factory import untrained_clients
 from fedbench.executors.malloc import keep_memory
 from fedbench.executors.training import Loop, Schedule
 from fedbench.models.network import laid_out
@@ -67,7 +67,7 @@ def trained(model: str) -> tuple[Work, Work]:
     """Four clients with 64 images of 28 x 28 each, batch 8: channels last, and first."""
     keep_memory()
     shared = Shared(registry.load("model", model).build((1, 28, 28), 10), 1, torch.device("cpu"))
-    clients = strangers(FedAvg(), shared, 4, 64)
+    clients = untrained_clients(FedAvg(), shared, 4, 64)
     kinds = [kind(FedAvg(), shared, Schedule(1, 8)) for kind in (Loop, ChannelsFirst)]
     assert [loop.last for loop in kinds] == [True, False]
     last, first = (partial(loop.train, clients) for loop in kinds)

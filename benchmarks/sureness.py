@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbench.leaderboard.rank import surely_better
-from fedbench.leaderboard.replays import DRAWN, apart
+from fedbench.leaderboard.replays import DRAWN_CELLS, differing_cells
 from fedbench.leaderboard.resampling import bca, chances, detectable, probability
 from fedbench.leaderboard.rules import newest
 
 RULES = newest(Path("leaderboards"))
 SEEDS = RULES.ranking_seeds
-CELLS = [SEEDS] * (1 + RULES.worst) + [RULES.seeds] * DRAWN  # with the clean run
+CELLS = [SEEDS] * (1 + RULES.worst) + [RULES.seeds] * DRAWN_CELLS  # with the clean run
 LEVEL = 1 - RULES.confidence
 
 
@@ -55,7 +55,7 @@ def contested(rng: np.random.Generator, noise: float, trials: int) -> float:
     wrong = 0
     for _ in range(trials):
         lost = {i: rng.normal(0, noise / 100, n).tolist() for i, n in enumerate(CELLS)}
-        wrong += bool(apart(lost, RULES.tolerance))
+        wrong += bool(differing_cells(lost, RULES.tolerance))
     return wrong / trials
 
 
@@ -109,7 +109,9 @@ def repaired() -> int:
     """Return how many seeds of a cell can be raised by 40 points without a contest."""
     cells = {i: [0.0] * n for i, n in enumerate(CELLS)}
     raised = ([0.4] * k + [0.0] * (SEEDS - k) for k in range(SEEDS + 1))
-    return [bool(apart(cells | {1: lost}, RULES.tolerance)) for lost in raised].index(True) - 1
+    return [bool(differing_cells(cells | {1: lost}, RULES.tolerance)) for lost in raised].index(
+        True
+    ) - 1
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedbench.core import registry
-from fedbench.executors.factory import strangers
+from fedbench.executors.factory import untrained_clients
 from fedbench.executors.malloc import keep_memory
 from fedbench.executors.training import Client, Executor, Loop
 from fedbench.executors.vmap import Padded, Stacked
@@ -37,7 +37,7 @@ def uneven(protocol: str, model: str, n: int) -> tuple[Loop, list[Client]]:
     setup = prepare(scenario, "cpu", "loop")
     sizes = [len(setup.population.train[i]) for i in setup.sample(0)]
     rule = registry.load("protocol", protocol)
-    clients = strangers(rule, setup.shared, n, max(sizes))
+    clients = untrained_clients(rule, setup.shared, n, max(sizes))
     loop = setup.executor
     assert isinstance(loop, Loop)
     return loop, [

@@ -18,7 +18,7 @@ from fedbench.core import registry
 from fedbench.core.blame import ask
 from fedbench.core.devices import now
 from fedbench.core.errors import require
-from fedbench.core.settings import Settings, note, restored_after
+from fedbench.core.settings import SettingsSnapshot, note, restored_after
 from fedbench.data.datasets import Data
 from fedbench.executors.factory import require_one_place
 from fedbench.experiment.callbacks import Callbacks, Follower, followed
@@ -35,7 +35,12 @@ from fedbench.experiment.guarantee import spend
 from fedbench.experiment.measurements import Round
 from fedbench.experiment.prepare import choose_device, prepare
 from fedbench.experiment.record import Record
-from fedbench.experiment.record_builder import build_record, entropy_bits, evaluated, traffic
+from fedbench.experiment.record_builder import (
+    build_record,
+    entropy_bits,
+    evaluation_fields,
+    traffic,
+)
 from fedbench.experiment.remote import on_cluster
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
@@ -46,7 +51,7 @@ from fedbench.experiment.stages import (
     behind_masks,
     defend,
     heard_by_all,
-    messages,
+    honest_messages,
     participants,
     remember,
     send,
@@ -111,7 +116,7 @@ def play(
     followers = Callbacks(callbacks)
     start = now()
     choose_device(device)  # changes settings, too, which later runs on the device need
-    restore = Settings().restore
+    restore = SettingsSnapshot().restore
     with restored_after(restore), Isolation() if isolate else nullcontext() as isolation:
         load = registry.load if isolation is None else isolation.load
         setup = prepare(scenario, device, executor, chunk, data, load, canonical)
@@ -124,8 +129,8 @@ def play(
             if keeper is not None:
                 setup, state, rounds = keeper.resume(state, chooses=executor == "auto")
                 start -= keeper.seconds
-            for each in rounds:
-                followers.round(setup.scenario, each)
+            for past_round in rounds:
+                followers.round(setup.scenario, past_round)
             for step in range(len(rounds), setup.scenario.rounds):
                 with hooks.in_round(step):
                     rounds.append(play_round(setup, state, step))
@@ -177,16 +182,16 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         shown = view.take(accepted)
         ready = ask(plugins.defense, "ready", bool, shown.copied())
         aggregate = None
-        achieved: dict[str, Any] = {}
+        measured: dict[str, Any] = {}
         if ready:
             before = state.defense
             aggregate = defend(setup, state, arrivals.for_rule, shown, queried=bool(len(owned)))
             with span("evaluate"):
                 if len(owned):
                     answer = setup.executor.aggregate
-                    achieved = effect(arrivals, plugins.defense, before, view, aggregate, answer)
-                hostile = setup.hostile(ids, step)[accepted]
-                achieved |= detection(shown.findings, aggregate, hostile)
+                    measured = effect(arrivals, plugins.defense, before, view, aggregate, answer)
+                attacking = setup.attacking(ids, step)[accepted]
+                measured |= detection(shown.findings, aggregate, attacking)
 
     # 7  the protocol takes its step
     with span("server step"):
@@ -197,7 +202,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     with span("evaluate"):
         if is_evaluated(setup.scenario, step):
             state.score = evaluate(setup, state.server, step, state.learned)
-            achieved |= evaluated(setup, state)
+            measured |= evaluation_fields(setup, state)
     local = state.local_accuracies.values()
 
     # 9  a canonical run commits to what arrived and to what it goes on with
@@ -211,7 +216,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         local_accuracy=statistics.fmean(local) if local else None,
         commitment=commitment,
         **exchange.fields,
-        **achieved,
+        **measured,
         **traffic(setup, exchange.bits, down, len(asked), accepted, malicious),
     )
 
@@ -224,7 +229,7 @@ def exchange_at_once(
     view: ServerView,
     asked: int,
 ) -> Exchange:
-    """Have the clients ``ids``, of so many that were ``asked``, train and send all at once."""
+    """Have the clients ``ids`` train and send all at once; ``asked`` counts drop-outs, too."""
     protocol = setup.plugins.protocol
     device = setup.shared.device
     broadcast = view.broadcast
@@ -242,7 +247,7 @@ def exchange_at_once(
     # 3  mechanism and compression: from here on only the alphabet exists
     with span("compress"):
         idle = ask(protocol, "idle", Tensor, setup.shared, broadcast)
-        honest = messages(setup, state, training, trained, made, idle)
+        honest = honest_messages(setup, state, training, trained, made, idle)
 
     # 4  the adversary trains its clients once more, its own way, and rewrites its own rows only
     with span("attack"):

@@ -161,7 +161,7 @@ def kernels_of_a_step(protocol: str) -> int:
 
     from fedbench.api import Shared
     from fedbench.core import registry
-    from fedbench.executors.factory import strangers
+    from fedbench.executors.factory import untrained_clients
     from fedbench.executors.training import Schedule
     from fedbench.executors.vmap import Stacked
     from fedbench.models.network import ConvNet
@@ -172,7 +172,7 @@ def kernels_of_a_step(protocol: str) -> int:
     engine = Stacked(plugin, Shared(lenet, 3, device), Schedule(1, 2))
     counts = []
     for samples in (4, 4, 6):  # the first time fills caches
-        clients = strangers(engine.protocol, engine.shared, 2, samples)
+        clients = untrained_clients(engine.protocol, engine.shared, 2, samples)
         second_device.forget()
         engine.train(clients)
         counts.append(sum(second_device.launches.values()))

@@ -17,7 +17,7 @@ import pytest
 from sample_records import made
 
 import fedbench
-from fedbench.analysis.results import SHOWN, Results, load
+from fedbench.analysis.results import MAX_SHOWN_CELLS, Results, load
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.record import Record
 from fedbench.results.query import Query
@@ -197,9 +197,9 @@ def test_results_show_themselves_as_the_table_of_their_cells() -> None:
     page = Results(small())._repr_html_()
     assert "<b>40.0 ± 0.0</b>" in page
     assert page.count("<tr>") == 1 + 1 + 2  # heads, the system, two attacks
-    many = Results([made("alie", clients=10 + i) for i in range(SHOWN + 3)])
+    many = Results([made("alie", clients=10 + i) for i in range(MAX_SHOWN_CELLS + 3)])
     assert repr(many).splitlines()[-1] == "... and 3 more; to_pandas() has all of them"
-    assert repr(many).count("alie") == SHOWN
+    assert repr(many).count("alie") == MAX_SHOWN_CELLS
 
 
 def test_a_foreign_name_makes_no_tag_in_a_notebook() -> None:

@@ -16,7 +16,7 @@ from fedbench.core.rng import Key
 from fedbench.data import archives
 from fedbench.data.augmentation import PLACES, AugmentedSteps, CropFlip, crop_flip
 from fedbench.data.datasets import Data
-from fedbench.executors.factory import asked, executor
+from fedbench.executors.factory import executor, question_of
 from fedbench.executors.training import Executor, Loop, Schedule
 from fedbench.executors.vmap import Stacked
 from fedbench.experiment.compatibility import resolve
@@ -26,7 +26,7 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.probes import inversion
 from fedbench.probes.shadows import cosine
-from fedbench.probes.systems import Exchange
+from fedbench.probes.systems import ProbeRound
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.run import begin
 from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients, in_float64
@@ -174,7 +174,7 @@ def test_training_is_sgd_on_changed_images() -> None:
 def test_runs_with_and_without_share_no_answer() -> None:
     plain = Stacked(FedAvg(), SHARED, Schedule(1, 4))
     changed = dataclasses.replace(plain, augment=AUGMENT)
-    assert asked(plain, 4) != asked(changed, 4)
+    assert question_of(plain, 4) != question_of(changed, 4)
     for name in ("loop", "stacked", "padded"):
         made = executor(name, FedAvg(), SHARED, Schedule(1, 4), augment=AUGMENT)
         assert made.augment == AUGMENT
@@ -221,7 +221,7 @@ def test_who_tries_out_examples_does_not_change_them() -> None:
     y = plain.population.data.y[rows]
     client = plain.client(0, protocol.receive(shared, down), None, 0)
     updates, memory = plain.executor.train([client])
-    heard = Exchange(down, protocol.message(shared, updates, [client.key], memory)[0])
+    heard = ProbeRound(down, protocol.message(shared, updates, [client.key], memory)[0])
     cosines = [cosine(setup, heard, x, y, Key(2)) for setup in (plain, changed)]
     assert cosines[0] is not None
     assert cosines[1] is not None

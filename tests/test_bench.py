@@ -23,7 +23,7 @@ from fedbench.experiment.prepare import prepare
 from fedbench.payload import FloatVectors, Payload
 from fedbench.probes import codec_bench, codecs
 from fedbench.probes.codec_bench import Bench, chosen, misfit, source
-from fedbench.probes.codecs import Codec, CodecPlan, CodecResult, Distortion, Draws
+from fedbench.probes.codecs import CodecPlan, CodecResult, Distortion, ErrorSums, MeasuredCodec
 from fedbench.protocols.compressed import CompressedUpdates
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.testing import NETWORK
@@ -46,7 +46,7 @@ class Sending(FedAvg):
         return self.made(updates, keys, memory), memory
 
 
-def dithered(offset: float = 0.0) -> Codec:
+def dithered(offset: float = 0.0) -> MeasuredCodec:
     """``x``, plus ``offset |x|`` in its first coordinate, and a sign of ``|x|`` in all together."""
 
     def made(x: Tensor, keys: Sequence[Key], _: Sequence[Memory]) -> Payload:
@@ -54,7 +54,7 @@ def dithered(offset: float = 0.0) -> Codec:
         noise[:, 0] += offset
         return FloatVectors(x + x.norm(dim=1, keepdim=True) * noise)
 
-    return Codec("dithered", Sending(made=made))
+    return MeasuredCodec("dithered", Sending(made=made))
 
 
 @lru_cache(maxsize=8)
@@ -94,7 +94,7 @@ def gaussian(s: int) -> Tensor:
 
 
 def measured(text: str, inputs: Callable[[int], Tensor] = gaussian, **plan: int) -> CodecResult:
-    codec = Codec(text, registry.load("protocol", text))
+    codec = MeasuredCodec(text, registry.load("protocol", text))
     scale = codecs.scale_of(codec.protocol, SHARED, inputs(0))
     return codecs.measure(codec, "gaussian", inputs, SHARED, CodecPlan(**plan), scale)
 
@@ -108,7 +108,7 @@ def test_the_bias_is_that_of_the_pairs_of_draws_by_hand() -> None:
     x = torch.tensor([1.0, 2.0])
     # Errors (1, 0), (0, 2), (3, 1): <e_r, e_q> are 0, 3, 2, whose mean is 5/3.
     rows = x + torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0]])
-    draws = Draws.of(x, [rows[:2], rows[2:]])
+    draws = ErrorSums.of(x, [rows[:2], rows[2:]])
     assert draws.norm == 5
     assert draws.squares == [1, 4, 10]
     assert draws.along == [1, 4, 5]
@@ -137,7 +137,7 @@ def test_a_codec_without_bias_is_not_called_biased_and_a_small_bias_is_seen() ->
 
 def test_what_draws_nothing_is_biased_by_all_that_it_loses_however_inputs_differ() -> None:
     # NMSE of 0.01 to 0.99: a test of the bias itself, instead of its share, would see noise.
-    norms = [Draws(1.0, 4 * share, [share, share], [-share] * 2) for share in (0.01, 0.2, 0.99)]
+    norms = [ErrorSums(1.0, 4 * share, [share, share], [-share] * 2) for share in (0.01, 0.2, 0.99)]
     found = codecs.distortion(norms)
     assert found.biased
     assert found.bias == pytest.approx(math.sqrt(0.4), rel=1e-12)
@@ -149,13 +149,13 @@ def test_what_draws_nothing_is_biased_by_all_that_it_loses_however_inputs_differ
 def test_the_test_of_the_bias_is_students_by_hand() -> None:
     # Biases 0.8, -0.4 and 0.8 of squared errors of 4: shares 0.2, -0.1, 0.2, whose mean 0.1 has a
     # standard error of 0.1. Student's t with 2 degrees exceeds 22.327 with probability 0.001.
-    inputs = [Draws(1.0, total, [4.0, 4.0], [0.0, 0.0]) for total in (9.6, 7.2, 9.6)]
+    inputs = [ErrorSums(1.0, total, [4.0, 4.0], [0.0, 0.0]) for total in (9.6, 7.2, 9.6)]
     found = codecs.distortion(inputs)
     assert not found.biased
     assert found.bias == pytest.approx(math.sqrt(0.4))
     assert found.bias_limit == pytest.approx(math.sqrt(2.2327 * 4), rel=1e-4)
     # Shares of 1 less 0, 0.05 and 0.1 have a mean of 0.95 and a standard error of 0.0289.
-    inputs = [Draws(1.0, 8 + 8 * share, [4.0, 4.0], [0.0, 0.0]) for share in (1.0, 0.95, 0.9)]
+    inputs = [ErrorSums(1.0, 8 + 8 * share, [4.0, 4.0], [0.0, 0.0]) for share in (1.0, 0.95, 0.9)]
     assert codecs.distortion(inputs).biased
 
 

@@ -20,8 +20,15 @@ from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors import conv_kernels as kernels
 from fedbench.executors.cached_answers import folder, store, stored
-from fedbench.executors.conv_kernels import Forms, Geometry, Load, geometries, matrices, measured
-from fedbench.executors.factory import asked, choose, executor
+from fedbench.executors.conv_kernels import (
+    ConvLoad,
+    Forms,
+    Geometry,
+    geometries,
+    matrices,
+    measured,
+)
+from fedbench.executors.factory import choose, executor, question_of
 from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Padded, Stacked, footprint
 from fedbench.models.network import ConvNet, Convolve
@@ -59,7 +66,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, still_clock: None) 
 @pytest.fixture
 def measuring(monkeypatch: pytest.MonkeyPatch, answers: Path) -> Path:
     monkeypatch.delenv("FEDBENCH_PROBE")
-    monkeypatch.setattr("fedbench.executors.factory.HEAVY", 10)  # a sleep is no heavy step
+    monkeypatch.setattr("fedbench.executors.factory.HEAVY_SECONDS", 10)  # no sleep is heavy
     return answers
 
 
@@ -79,16 +86,16 @@ def test_what_is_faster_is_chosen_and_heavy_steps_are_the_loop_s_unmeasured(
     assert sorted(entry["answer"] for entry in entries) == ["loop", "padded"]
     assert isinstance(executor("auto", Sleepy(), SHARED, PLAN, sizes=[8] * 8), Padded)
     assert isinstance(executor("auto", Crowded(), SHARED, PLAN, sizes=[8] * 2), Loop)
-    monkeypatch.setattr("fedbench.executors.factory.HEAVY", 0.03)  # of each of two steps
+    monkeypatch.setattr("fedbench.executors.factory.HEAVY_SECONDS", 0.03)  # each of two steps
     assert fastest(Sleepy(), 5) == "padded"
-    monkeypatch.setattr("fedbench.executors.factory.HEAVY", 0.02)  # `Sleepy` waits longer
+    monkeypatch.setattr("fedbench.executors.factory.HEAVY_SECONDS", 0.02)  # less than `Sleepy`
     assert fastest(Sleepy(), 4) == "loop"
 
 
 def test_lock_step_whose_steps_are_mostly_in_vain_is_the_slower_way(
     measuring: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedbench.executors.factory.MARGIN", 1.5)
+    monkeypatch.setattr("fedbench.executors.factory.MIN_SPEEDUP", 1.5)
     pairs = Padded(Sleepy(), SHARED, PLAN, chunk=2)
     assert choose(pairs, [80, 80]) == "padded"  # twice as fast
     # 40 steps and 6 share a launch, of whose 80 steps 0.6 are needed: 1.2 times as fast.
@@ -96,7 +103,7 @@ def test_lock_step_whose_steps_are_mostly_in_vain_is_the_slower_way(
 
 
 def test_the_answer_is_kept_and_the_first_one_holds(measuring: Path) -> None:
-    question = asked(Padded(Sleepy(), SHARED, PLAN), 8, "loop", "padded")
+    question = question_of(Padded(Sleepy(), SHARED, PLAN), 8, "loop", "padded")
     assert stored(question, FITS) is None
     assert store(question, "loop", FITS) == "loop"
     assert stored(question, {"padded"}.__contains__) is None
@@ -108,7 +115,7 @@ def test_the_answer_is_kept_and_the_first_one_holds(measuring: Path) -> None:
 def test_what_says_nothing_or_cannot_be_written_is_no_hindrance(
     measuring: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    question = asked(Padded(Crowded(), SHARED, PLAN), 2, "loop", "padded")
+    question = question_of(Padded(Crowded(), SHARED, PLAN), 2, "loop", "padded")
     store(question, "padded", FITS)
     (path,) = measuring.iterdir()
     for text in ("", "{", '{"question": "another", "answer": "padded"}', "[]"):
@@ -125,9 +132,9 @@ def test_other_questions_have_other_answers() -> None:
     wider = Shared(ConvNet((1, 4, 4), ((3,),), (6,), 3), 1, CPU)
     schedules = Stacked(FedAvg(), SHARED, Schedule(1, 5)), Stacked(FedAvg(), wider, Schedule(1, 4))
     half = Stacked(FedAvg(), SHARED, Schedule(1, 4), precision="bf16")
-    asks = {asked(engine, 8) for engine in (plain, *schedules, half)}
-    assert len(asks | {asked(plain, 2), asked(plain, 8, "loop", "padded")}) == 6
-    assert asked(plain, 8) == asked(Padded(FedAvg(lr=0.3), SHARED, Schedule(9, 4)), 8)
+    asks = {question_of(engine, 8) for engine in (plain, *schedules, half)}
+    assert len(asks | {question_of(plain, 2), question_of(plain, 8, "loop", "padded")}) == 6
+    assert question_of(plain, 8) == question_of(Padded(FedAvg(lr=0.3), SHARED, Schedule(9, 4)), 8)
 
 
 def test_who_trains_alone_or_switched_measuring_off_is_not_measured(
@@ -209,14 +216,14 @@ def never(*args: object, **kwargs: object) -> Tensor:
 
 
 def form(batch: int, groups: Convolve, matrices: Convolve, network: Any = NETWORK) -> Forms:
-    return measured(network, Load(CPU, 2, batch), {"groups": groups, "matrices": matrices})
+    return measured(network, ConvLoad(CPU, 2, batch), {"groups": groups, "matrices": matrices})
 
 
 @pytest.mark.parametrize("groups", [slowly, GROUPS], ids=["matrices", "groups"])
 def test_faster_forms_are_found_once_and_a_cpu_groups_without_asking(
     answers: Path, groups: Convolve
 ) -> None:
-    assert kernels.chosen(NETWORK, Load(CPU, 2, 3)) == Forms()
+    assert kernels.chosen(NETWORK, ConvLoad(CPU, 2, 3)) == Forms()
     assert not answers.exists()
     choice = form(3, groups, GROUPS if groups is slowly else slowly)
     assert choice.multiplied == (set(geometries(NETWORK)) if groups is slowly else set())
@@ -307,5 +314,5 @@ def test_products_in_bfloat16_stay_so_and_are_timed_as_such(answers: Path) -> No
         seen.add(y.dtype)
         return y
 
-    measured(NETWORK, Load(CPU, 2, 3, half=True), {"groups": noted, "matrices": noted})
+    measured(NETWORK, ConvLoad(CPU, 2, 3, half=True), {"groups": noted, "matrices": noted})
     assert seen == {torch.bfloat16}

@@ -400,7 +400,7 @@ def test_without_a_network_one_line_says_how_to_get_it(
 def test_a_server_that_never_answers_is_given_up(
     torchvision: Any, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "SECONDS", 0.05)
+    monkeypatch.setattr(archives, "MAX_SILENT_SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         monkeypatch.setattr(torchvision.MNIST, "mirrors", [f"http://127.0.0.1:{port}/"])

@@ -16,12 +16,12 @@ from fedbench.api import Chain, Findings
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.core.rng import Key
-from fedbench.data.splits import ROOT
+from fedbench.data.splits import ROOT_IMAGES
 from fedbench.experiment.compatibility import load_plugins, resolve
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import file_name
 from fedbench.experiment.scenario import Scenario
-from fedbench.experiment.setup import SERVER
+from fedbench.experiment.setup import SERVERS_CLIENT
 from fedbench.payload import BinaryMasks, FloatVectors, same
 from fedbench.results.gather import shortened
 from fedbench.sweeps.grid import Grid
@@ -167,7 +167,7 @@ def test_root_truth_and_network_are_shown_only_to_who_needs_them() -> None:
     nothing = (False, False, False)
     only = [(True, False, False), (False, True, False), (False, False, True)]
     assert list(shown.values()) == [nothing, *only]
-    assert ROOT == 100
+    assert ROOT_IMAGES == 100
 
 
 @pytest.mark.parametrize("rule", ["fltrust", "nna"])
@@ -192,8 +192,8 @@ def test_the_servers_own_client_remembers_what_clients_do(rule: str) -> None:
     protocol, shared = setup.plugins.protocol, setup.shared
     patches: dict[int, Any] = {}
     sent = [root(step, patches) for step in range(3)]
-    assert list(patches) == [SERVER]
-    assert torch.equal(patches[SERVER]["g"], sent[-1])
+    assert list(patches) == [SERVERS_CLIENT]
+    assert torch.equal(patches[SERVERS_CLIENT]["g"], sent[-1])
     assert (sent[0] != 0).sum() < (sent[1] != 0).sum() < (sent[2] != 0).sum()
     setup = prepare(Scenario(**SMALL | {"protocol": "fedavg", "defense": rule}))
     protocol, shared = setup.plugins.protocol, setup.shared
@@ -302,7 +302,7 @@ def test_root_data_are_nobody_s_validation_data_and_no_mechanism_covers_them() -
     setup = prepare(Scenario(defense="fltrust", malicious=0.2, **SMALL))
     rows = torch.cat(list(setup.population.validation))
     root = setup.population.root
-    assert len(root) == min(ROOT, (len(root) + len(rows)) // 2) > 0
+    assert len(root) == min(ROOT_IMAGES, (len(root) + len(rows)) // 2) > 0
     assert not bool(torch.isin(root, rows).any())
     with pytest.raises(Incompatible, match="trains on images of clients as they are"):
         resolve(Scenario(defense="fltrust", mechanism="dp-sgd", **SMALL))

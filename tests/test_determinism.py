@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedbench.core.scatter import scatter_distinct
-from fedbench.core.settings import Settings
+from fedbench.core.settings import SettingsSnapshot
 from fedbench.experiment.deployed import DeployedModel
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import Rankings
@@ -61,7 +61,7 @@ class Modes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def test_distinct_places_are_not_sorted_and_the_mode_is_left_as_it_was() -> None:
-    settings = Settings()
+    settings = SettingsSnapshot()
     try:
         torch.use_deterministic_algorithms(True, warn_only=True)
         with Modes() as modes:

@@ -22,7 +22,7 @@ from fedbench.core.devices import now
 from fedbench.core.errors import Unavailable
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.executors.conv_kernels import Forms, Geometry, Load, faster
+from fedbench.executors.conv_kernels import ConvLoad, Forms, Geometry, faster
 from fedbench.executors.factory import executor
 from fedbench.executors.training import Loop, Schedule, products
 from fedbench.executors.vmap import Padded, Recorded, Stacked, footprint
@@ -103,9 +103,9 @@ def test_a_form_of_a_convolution_takes_what_the_device_takes(
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
     layer = Geometry((1, 6, 6), (2, 1, 3, 3))
     forms = {"groups": form(host=1, device=9), "matrices": form(host=3, device=1)}
-    assert faster(layer, Load(CPU, 2, 2), forms) == "matrices"
+    assert faster(layer, ConvLoad(CPU, 2, 2), forms) == "matrices"
     forms = {"groups": form(host=1, device=2), "matrices": form(host=0, device=9)}
-    assert faster(layer, Load(CPU, 2, 2), forms) == "groups"
+    assert faster(layer, ConvLoad(CPU, 2, 2), forms) == "groups"
 
 
 def gpu(monkeypatch: pytest.MonkeyPatch, free: int, reserved: int, held: int, share: float) -> None:
@@ -145,9 +145,9 @@ def test_recorded_launches_have_their_convolutions_timed_by_replays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gpu(monkeypatch, free=80 * GIB, reserved=0, held=0, share=1.0)
-    loads: list[Load] = []
+    loads: list[ConvLoad] = []
 
-    def noted(network: object, load: Load) -> Forms:
+    def noted(network: object, load: ConvLoad) -> Forms:
         loads.append(load)
         return Forms()
 

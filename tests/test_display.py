@@ -18,7 +18,7 @@ from fedbench.figures import systems
 from fedbench.results import summary
 from fedbench.sweeps.watch import Watcher
 from fedbench.tables import columns, report
-from fedbench.tables.terminal import FIRST
+from fedbench.tables.terminal import FIRST_COLUMN
 
 NAMES = {
     "up": "uplink_bits_per_parameter",
@@ -290,13 +290,13 @@ def test_the_spare_columns_of_masks_leave_a_narrow_table_group_by_group() -> Non
     assert missed.startswith("client mean, client std, client min")
     # fits to the character
     every = columns.saying(found, columns.ALL)
-    whole = FIRST + report.span(found, every)
+    whole = FIRST_COLUMN + report.span(found, every)
     assert report.layout(found, whole) == {report.TITLE: every}
     (fewest,) = report.layout(found, whole - 1).values()
     assert [column for column in every if column not in fewest] == list(columns.SPARE[0])
     rule = next(one for one in printed(found, whole).splitlines() if one.startswith("─"))
     name = max(len(f"  rank-reversal {columns.WORST}"), len("fedavg + mean"))
-    assert len(rule) == whole - FIRST + name  # the span is what the columns take
+    assert len(rule) == whole - FIRST_COLUMN + name  # the span is what the columns take
 
 
 def test_one_seed_has_no_deviation_and_while_some_are_missing_no_table_says_worst_case() -> None:

@@ -11,7 +11,7 @@ from fedbench.experiment.cells import Cell
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.results.doubts import blind, divided, doubts, helped, masked, once, spent, weaker
-from fedbench.results.summary import Row, rows, same
+from fedbench.results.summary import Row, rows, sent_the_same
 from fedbench.tables.report import markdown
 
 SMALL = Scenario(clients=12, per_round=4, rounds=1, epochs=1, model="micro", malicious=0.5)
@@ -182,7 +182,7 @@ def test_an_attack_that_sends_what_another_sends_is_named_after_it() -> None:
 
 def test_attacks_are_the_same_if_all_that_was_measured_is(record: Record) -> None:
     first = made(record, [0.5, 0.6], attack="ipm")
-    assert same(noted(first, {"gamma": 1.0}), noted(first, {"gamma": 2.0}))
+    assert sent_the_same(noted(first, {"gamma": 1.0}), noted(first, {"gamma": 2.0}))
     (only,) = record.rounds
     asked = [replace(only, queries=only.queries + 5, trace=[(1.0, 2.0)])]
     searching = tuple(r.model_copy(update={"rounds": asked}) for r in first.records)
@@ -196,7 +196,7 @@ def test_attacks_are_the_same_if_all_that_was_measured_is(record: Record) -> Non
             first, records=tuple(r.model_copy(update={"rounds": farther}) for r in first.records)
         ),
     ):
-        assert not same(first, changed)
+        assert not sent_the_same(first, changed)
 
 
 def test_a_randomized_rule_that_was_run_once_is_doubted(record: Record) -> None:

@@ -150,4 +150,4 @@ def test_a_wheel_has_the_rules_where_they_are_looked_for() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     included = build["targets"]["wheel"]["force-include"]
     assert included == {"leaderboards/rules": "fedbench/leaderboard/board/rules"}
-    assert rules.INSIDE == "leaderboard/board"
+    assert rules.INSTALLED_BOARD == "leaderboard/board"

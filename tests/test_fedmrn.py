@@ -18,7 +18,7 @@ from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Stacked
 from fedbench.models.models import BatchNormNet
 from fedbench.payload import FloatVectors, NoiseMasks, same
-from fedbench.payload.bits import SMALLEST, Noise, noise_of
+from fedbench.payload.bits import MIN_NOISE, Noise, noise_of
 from fedbench.payload.packets import Packet
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedmrn import FedMRN, FedMRNS
@@ -245,7 +245,7 @@ def test_the_noise_has_its_distribution_and_keeps_away_from_zero() -> None:
         assert float(x.abs().max()) <= (0.02 * 4.4 if noise == "gaussian" else 0.02), noise
         assert (len(set(x[:1000].tolist())) == 2) == (noise == "bernoulli")
     tiny = noise_of(Key(0), 1000, "uniform", 3e-8)
-    assert float(tiny.abs().min()) == pytest.approx(SMALLEST)
+    assert float(tiny.abs().min()) == pytest.approx(MIN_NOISE)
     assert 200 < int((tiny.abs() == tiny.abs().min()).sum()) < 500  # a third
     assert 400 < int((tiny < 0).sum()) < 600
 

@@ -19,7 +19,7 @@ from fedbench.core.rng import Key
 from fedbench.models.models import CNN4
 from fedbench.payload import BinaryMasks, FewValues
 from fedbench.payload.entropy_coding import code_entropy
-from fedbench.payload.few_values import BEGINNING, MOST
+from fedbench.payload.few_values import MAX_TABLE, PROBED_COORDINATES
 from fedbench.payload.packets import Packet
 from fedbench.protocols.fedpm import FedMask, FedPM, ScoreTraining
 from fedbench.testing import check_payload
@@ -82,17 +82,17 @@ def test_its_bits_by_hand() -> None:
 def test_where_a_table_is_not_shorter_all_are_floats() -> None:
     everything = FewValues(ROWS[:1], 200).encode()[0]
     assert (everything.bits, everything.data[:2]) == (16 + 32 * 200, b"\0\0")
-    repeated = torch.arange(MOST + 1, dtype=torch.float32).repeat(1, 40)
+    repeated = torch.arange(MAX_TABLE + 1, dtype=torch.float32).repeat(1, 40)
     (packet,) = FewValues(repeated, repeated.shape[1]).encode()
     assert packet.data[:2] == b"\0\0"
-    (packet,) = FewValues(repeated % MOST, repeated.shape[1]).encode()
-    assert len(table_of(packet)) == MOST
+    (packet,) = FewValues(repeated % MAX_TABLE, repeated.shape[1]).encode()
+    assert len(table_of(packet)) == MAX_TABLE
 
 
 def test_a_value_that_comes_late_is_in_the_table_too() -> None:
-    x = torch.zeros(1, BEGINNING + 9)
-    x[0, BEGINNING:] = -1.0
-    payload = FewValues(x, BEGINNING + 9)
+    x = torch.zeros(1, PROBED_COORDINATES + 9)
+    x[0, PROBED_COORDINATES:] = -1.0
+    payload = FewValues(x, PROBED_COORDINATES + 9)
     assert table_of(payload.encode()[0]) == (-1.0, 0.0)
     assert torch.equal(decoded(payload).x, x)
 
@@ -117,10 +117,10 @@ def test_bytes_that_are_no_code_of_what_they_decode_to_are_refused() -> None:
     rejected(FewValues, twice, payload.spec, "ascending")
     below = struct.pack("<H11f", 11, *table) + code_entropy(places - 1, 10)[0].tobytes()
     rejected(FewValues, below, payload.spec, "at least 0")
-    many = torch.arange(MOST + 1, dtype=torch.float32).repeat(1, 40)  # shorter, but too many
-    words = code_entropy(many[0].long().numpy(), MOST)[0].tobytes()
-    crowded = struct.pack(f"<H{MOST + 1}f", MOST + 1, *range(MOST + 1)) + words
-    rejected(FewValues, crowded, FewValues(many, many.shape[1]).spec, f"at most {MOST}")
+    many = torch.arange(MAX_TABLE + 1, dtype=torch.float32).repeat(1, 40)  # shorter, but too many
+    words = code_entropy(many[0].long().numpy(), MAX_TABLE)[0].tobytes()
+    crowded = struct.pack(f"<H{MAX_TABLE + 1}f", MAX_TABLE + 1, *range(MAX_TABLE + 1)) + words
+    rejected(FewValues, crowded, FewValues(many, many.shape[1]).spec, f"at most {MAX_TABLE}")
     floats = b"\0\0" + struct.pack("<200f", *ELEVEN[0].tolist())
     rejected(FewValues, floats, payload.spec, "shorter")
     rejected(FewValues, floats[:-4], payload.spec, "800 bytes")

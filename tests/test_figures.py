@@ -344,7 +344,7 @@ def test_an_attack_has_the_colour_of_its_name_in_every_panel_and_the_worst_is_th
     flip, opt = (" ".join(signs[name]) for name in ("sign-flip", "dyn-opt"))
     assert lines_of(first) == {f"{style.INK} o": [10.0, 80.0], flip: [10.0, 72.0]}
     widths = {line.get_color(): line.get_linewidth() for line in second.lines}
-    assert [widths[signs[name][0]] for name in ("dyn-opt", "sign-flip")] == [rounds.STRONG, 1.6]
+    assert [widths[signs[name][0]] for name in ("dyn-opt", "sign-flip")] == [rounds.THICK_LINE, 1.6]
     assert lines_of(second) == {
         f"{style.INK} o": [10.0, 96.0],
         opt: [10.0, 20.0],
@@ -946,7 +946,7 @@ def test_impact_charts_show_chosen_attacks_or_the_strongest_of_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     many = tried({"fedavg": {"none": 0.9} | {f"attack-{i}": 0.9 - i / 20 for i in range(7)}})
-    monkeypatch.setattr(bars, "LANES", 4)
+    monkeypatch.setattr(bars, "MAX_BARS", 4)
     said = words(bars.compose(many))
     assert [name for name in said if name.startswith("attack-")] == [
         f"attack-{i}" for i in (3, 4, 5, 6)

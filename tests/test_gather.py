@@ -93,12 +93,12 @@ def test_an_archive_that_unpacks_to_too_much_is_refused_and_a_run_of_two_version
     assert packed.stat().st_size < 1 << 14
     with pytest.raises(ConfigError, match="and 64 times its size, got more than 1048576 bytes"):
         gather([packed])
-    monkeypatch.setattr(module, "DENSER", 1000)
+    monkeypatch.setattr(module, "MAX_COMPRESSION_RATIO", 1000)
     assert len(gather([packed])) == 1
-    monkeypatch.setattr(module, "UNPACKED", 2 << 20)
+    monkeypatch.setattr(module, "MAX_UNPACKED_BYTES", 2 << 20)
     with pytest.raises(ConfigError, match="at most 2 MiB and"):
         gather([packed])
-    monkeypatch.setattr(module, "MOST", 2 << 20)
+    monkeypatch.setattr(module, "MAX_RECORD_BYTES", 2 << 20)
     big = tmp_path / "b.json"
     big.write_bytes(b" " * (3 << 20))
     with pytest.raises(ConfigError, match="at most 2 MiB to be a record"):

@@ -32,6 +32,7 @@ from fedbench.api import (
 from fedbench.api.defense import ServerView
 from fedbench.cli import main
 from fedbench.core import blame, errors, registry
+from fedbench.core.blame import ask
 from fedbench.core.errors import ConfigError, PluginError, UnknownPluginError
 from fedbench.data.partitions import Partition
 from fedbench.experiment.compatibility import examine
@@ -80,8 +81,8 @@ def played(**plugins: Any) -> RunState:
     if "protocol" in plugins:
         executor = dataclasses.replace(setup.executor, protocol=plugins["protocol"])
         setup = dataclasses.replace(setup, executor=executor)
-    state = RunState(hooks.ask(setup.plugins.protocol, "init", object, setup.shared))
-    state.mechanism = hooks.ask(setup.plugins.mechanism, "init", object)
+    state = RunState(ask(setup.plugins.protocol, "init", object, setup.shared))
+    state.mechanism = ask(setup.plugins.mechanism, "init", object)
     with hooks.in_round(0):
         play_round(setup, state, 0)
     return state
@@ -938,7 +939,7 @@ def test_only_a_ctrl_c_that_nobody_can_have_pressed_is_the_plug_in_s() -> None:
 def test_advice_to_the_user_from_a_round_names_its_plug_in_and_misfits_nobody() -> None:
     advice = ConfigError("Pixel.size must be less")
     with pytest.raises(ConfigError, match=r"^Pixel\.size must be less$"):
-        hooks.ask(attack(needs=raising(advice)), "needs", Knowledge)
+        ask(attack(needs=raising(advice)), "needs", Knowledge)
     text = error_of(attack=attack(craft=raising(advice)))
     assert text.startswith(f"plug-in Hostile of {HERE}: craft in round 0 for client ")
     assert " raised ConfigError: Pixel.size must be less (" in text
@@ -1221,7 +1222,7 @@ def test_lack_of_memory_is_named_and_texts_and_tensors_are_shown_briefly() -> No
             played(defense=rule(aggregate=raising(error)))
         assert crash(caught.value).kind == kind
     failure = crash(ValueError("x" * 10**6))
-    assert len(failure.message) <= blame.MESSAGE
+    assert len(failure.message) <= blame.MAX_MESSAGE
     assert len(failure.traceback) < 110_000
     assert crash(Unreadable()).message == "(its message cannot be read)"
     grown: Tensor = torch.zeros(2)

@@ -42,12 +42,12 @@ from fedbench.leaderboard.build import (
     Case,
     build,
     curve,
-    final,
+    final_accuracy,
     meaning,
-    over,
     price,
     score,
     spending,
+    with_interval,
 )
 from fedbench.leaderboard.check import check, claim
 from fedbench.leaderboard.entry import (
@@ -65,8 +65,21 @@ from fedbench.leaderboard.entry_rules import (
     judge,
     outdated,
 )
-from fedbench.leaderboard.rank import apart, ranking, resolution, surely_better, total
-from fedbench.leaderboard.replays import Claim, Comparison, Part, disagreements, has_read, status
+from fedbench.leaderboard.rank import (
+    comparable_groups,
+    ranking,
+    resolution,
+    surely_better,
+    total_bits,
+)
+from fedbench.leaderboard.replays import (
+    ClaimedEntry,
+    ReplayedCell,
+    StagedCell,
+    disagreements,
+    has_read,
+    status,
+)
 from fedbench.leaderboard.resampling import detectable, surest
 from fedbench.leaderboard.rules import PUBLISHED, Limits, Rules, losses, numbered, versions
 from fedbench.leaderboard.submission import Submission, infer, plan, submit
@@ -182,7 +195,7 @@ def broken(judged: Case, severity: str = "error") -> set[str]:
 
 def test_an_interval_is_of_resampled_seeds_and_impact_is_of_pairs_of_one_seed() -> None:
     # Of 27 resamples one is all 0.7 and one all 0.9: more than 2.5 % each, so they are the ends.
-    found = over([0.7, 0.8, 0.9], 0.95)
+    found = with_interval([0.7, 0.8, 0.9], 0.95)
     assert found.mean == pytest.approx(0.8)
     assert [found.low, found.high] == [0.7, 0.9]
     assert found.values == [0.7, 0.8, 0.9]
@@ -254,7 +267,7 @@ def test_a_run_in_which_nobody_benign_sent_anything_has_no_bits_and_makes_no_ent
 
 def test_the_accuracy_of_a_run_is_the_mean_of_its_last_looks() -> None:
     record = played(accuracy=0.8)  # looks at 0.4 and 0.8
-    assert [final(record, looks) for looks in (1, 2, 9)] == pytest.approx([0.8, 0.6, 0.6])
+    assert [final_accuracy(record, looks) for looks in (1, 2, 9)] == pytest.approx([0.8, 0.6, 0.6])
     rules = Rules.model_validate(RULES_1 | {"looks": 2})
     cell = build(case(runs(), rules=rules), SAID).cells[1]
     assert cell.accuracy.values == pytest.approx([0.375, 0.45, 0.525])
@@ -1069,16 +1082,16 @@ def test_cells_agree_within_the_tolerance_or_if_the_difference_is_not_sure(
         [(priced if "epsilon" in fields else played)(**fields, seed=i) for i, fields in side]
         for side in (enumerate(claimed), enumerate(again))
     ]
-    part = Part("development", "none")
-    assert disagreements([Comparison(part, *sides)], RULES_OF) == {part: names}
+    part = StagedCell("development", "none")
+    assert disagreements([ReplayedCell(part, *sides)], RULES_OF) == {part: names}
 
 
 def test_a_replay_of_more_cells_must_differ_more_surely() -> None:
     # lost are 0, 0.02, 0.04, 0.06, 0.08 with five seeds: t = 2.83, p = 0.047
-    def cell(attack: str, *lost: float) -> Comparison:
+    def cell(attack: str, *lost: float) -> ReplayedCell:
         sides = [[played(attack, i, 0.8) for i in range(5)]]
         sides += [[played(attack, i, 0.8 - each) for i, each in enumerate(lost)]]
-        return Comparison(Part("development", attack), *sides)
+        return ReplayedCell(StagedCell("development", attack), *sides)
 
     noisy = cell("none", 0.0, 0.02, 0.04, 0.06, 0.08)
     even = cell("sign-flip", 0, 0, 0, 0, 0)
@@ -1111,7 +1124,7 @@ def test_any_two_replays_of_other_parties_on_other_processors_replicate_an_entry
         again = [Replay(**TYPED | {"by": by, "processor": where}) for by, where in order]
         mine = entry().model_copy(update={"replays": again})
         same = [records] * len(again)
-        judged = Claim(Path("it"), mine, records, (), same, RULES_OF, season=None)
+        judged = ClaimedEntry(Path("it"), mine, records, (), same, RULES_OF, season=None)
         assert status(judged) == expected, order
         partly = replace(judged, replayed=[records[:3]] * len(again))
         assert status(partly) == "submitted"
@@ -1120,7 +1133,7 @@ def test_any_two_replays_of_other_parties_on_other_processors_replicate_an_entry
 def test_an_entry_that_breaks_a_rule_is_not_played_again(board: Path) -> None:
     path = kept(board)
     mine = claim(path)
-    part = Part("development", mine.entry.cells[1].attack)
+    part = StagedCell("development", mine.entry.cells[1].attack)
     assert [r.result.accuracy for r in mine.of(part)] == [0.5, 0.6, 0.7]
     saying(name="Me")(path)
     with pytest.raises(ConfigError, match="breaks the rule 'digest'"):
@@ -1169,7 +1182,7 @@ def ranked(
     """
     base = entry()
     values = [mean + x + noise * (-1) ** i for i, x in enumerate(WAVE)]
-    worst = over(values, 0.95)
+    worst = with_interval(values, 0.95)
     clean, hit = base.cells[0], base.cells[1].model_copy(update={"accuracy": worst})
     given = {"worst": worst, "uplink_bits": bits, "downlink_bits": 0.0, "epsilon": epsilon}
     name = hashlib.sha256(repr((mean, noise, bits, epsilon, also)).encode()).hexdigest()[:12]
@@ -1218,7 +1231,7 @@ def test_none_has_a_rank_where_the_seeds_are_too_few_to_tell_any_two_apart() -> 
     few = {"seeds": list(range(5))}
     entries = []
     for mean in (0.9, 0.1):
-        worst = over([mean + x for x in WAVE[:5]], 0.95)
+        worst = with_interval([mean + x for x in WAVE[:5]], 0.95)
         whole = ranked(mean)
         score = whole.score.model_copy(update={"worst": worst})
         clean, hit = whole.cells
@@ -1274,7 +1287,10 @@ def test_so_many_systems_that_nothing_is_sure_are_said_to_be() -> None:
 def test_private_systems_are_ranked_apart() -> None:
     good = ranked(0.9)
     private = promising(2.0, 0.5)
-    assert [[e.id for e in group] for group in apart([private, good])] == [[good.id], [private.id]]
+    assert [[e.id for e in group] for group in comparable_groups([private, good])] == [
+        [good.id],
+        [private.id],
+    ]
     assert str(ranking([private]).promise) == "per client, replace-one, messages seen, δ = 1e-05"
     assert ranking([private]).standings[0].rank == 1
 
@@ -1298,7 +1314,7 @@ def test_no_front_holds_chance_or_an_epsilon_that_promises_nothing() -> None:
     open_ = {s.entry.id: s.pareto for s in ranking([guess, good], limits=limits).standings}
     assert open_ == {guess.id: False, good.id: True}
     # One good seed of twelve: no resample is below 0.11, but Student's interval begins at 0.03.
-    worst = over([0.9] + [0.11] * 11, 0.95)
+    worst = with_interval([0.9] + [0.11] * 11, 0.95)
     assert worst.low > limits.chance
     lucky = guess.model_copy(update={"score": guess.score.model_copy(update={"worst": worst})})
     assert not any(s.pareto for s in ranking([lucky], limits=limits).standings)
@@ -1331,7 +1347,7 @@ def promising(epsilon: float | None, mean: float, **promise: Any) -> Entry:
 def test_two_epsilons_compare_only_if_they_promise_the_same(
     promise: dict[str, Any], compared: bool
 ) -> None:
-    groups = apart([promising(1.0, 0.6), promising(2.0, 0.5, **promise)])
+    groups = comparable_groups([promising(1.0, 0.6), promising(2.0, 0.5, **promise)])
     assert len(groups) == (1 if compared else 2)
     front = [one.pareto for group in groups for one in ranking(group).standings]
     assert front == [True, not compared]
@@ -1341,7 +1357,7 @@ def test_within_a_budget_an_entry_is_read_at_its_last_look() -> None:
     # signsgd: looks at 33 and 66 bits. Twice as many rounds would be 132.
     trusted = {"status": "replayed", "division": "open"}
     cheap, costly = (build(case(runs(up=up)), SAID).model_copy(update=trusted) for up in (1, 68))
-    assert [total(cheap), total(costly)] == [66.0, 200.0]
+    assert [total_bits(cheap), total_bits(costly)] == [66.0, 200.0]
     found = ranking([costly, cheap], "equal-bits")
     assert found.bits == 66.0
     first, last = found.standings
@@ -1359,7 +1375,7 @@ def test_within_a_budget_an_entry_is_read_at_its_last_look() -> None:
 
 def test_bits_of_a_score_are_a_mean_over_cells_and_a_budget_is_of_the_dearest_cell() -> None:
     assert (dear().score.uplink_bits, dear().score.downlink_bits) == (2.5, 32)
-    assert total(dear()) == 72.0
+    assert total_bits(dear()) == 72.0
     contested = entry().model_copy(update={"status": "contested", "id": "0" * 12})
     trusted = dear().model_copy(update={"status": "replayed", "division": "open"})
     assert ranking([contested, trusted], "equal-bits").bits == 72.0

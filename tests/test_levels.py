@@ -17,7 +17,7 @@ from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.rng import Key
 from fedbench.payload import Levels, same
 from fedbench.payload import entropy_coding as coding
-from fedbench.payload.entropy_coding import LARGEST, code_elias, decode_elias, decode_entropy
+from fedbench.payload.entropy_coding import MAX_VALUE, code_elias, decode_elias, decode_entropy
 from fedbench.payload.levels import Code, bucket_lengths, scales_of
 from fedbench.payload.packets import Bytes, Packet
 from fedbench.testing import check_payload
@@ -85,7 +85,7 @@ def stream(count: int, bits: str) -> Bytes:
     return np.concatenate([head, np.packbits(flat)])
 
 
-@given(st.integers(1, LARGEST))
+@given(st.integers(1, MAX_VALUE))
 @example(1)
 def test_omega_codes_are_those_of_the_slow_encoder(x: int) -> None:
     (code,), (length,) = coding.omega(np.array([x]))
@@ -128,12 +128,12 @@ def test_streams_of_many_windows_decode_as_slowly(d: int, top: int, share: float
 def test_gaps_and_magnitudes_up_to_31_bits_decode() -> None:
     # 85 bits, the longest that one coordinate can have, at every offset in a byte.
     for shift in range(8):
-        bits = "000" * shift + "01" + slow_omega(LARGEST)
-        decoded = decode_elias(stream(shift + 1, bits), 9, LARGEST)
-        assert decoded.tolist() == [1] * shift + [-LARGEST] + [0] * (8 - shift)
-    assert len(slow_omega(LARGEST)) == 42
+        bits = "000" * shift + "01" + slow_omega(MAX_VALUE)
+        decoded = decode_elias(stream(shift + 1, bits), 9, MAX_VALUE)
+        assert decoded.tolist() == [1] * shift + [-MAX_VALUE] + [0] * (8 - shift)
+    assert len(slow_omega(MAX_VALUE)) == 42
     with pytest.raises(IllegalPayloadError, match="<= 1"):  # a gap beyond the vector
-        decode_elias(stream(1, slow_omega(LARGEST) + "00"), 9, 1)
+        decode_elias(stream(1, slow_omega(MAX_VALUE) + "00"), 9, 1)
 
 
 ILLEGAL_ELIAS = {

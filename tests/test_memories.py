@@ -12,7 +12,7 @@ from hypothesis import given
 from fedbench import Scenario
 from fedbench.api import Memory
 from fedbench.core.errors import ConfigError
-from fedbench.experiment.memories import HELD, Memories, bytes_of
+from fedbench.experiment.memories import MAX_HELD_BYTES, Memories, bytes_of
 from fedbench.experiment.prepare import prepare
 from fedbench.run import begin, play_round
 
@@ -143,7 +143,7 @@ def test_a_run_keeps_the_memories_of_its_clients_in_the_store_that_has_a_file(
     state = begin(setup)
     store = state.memories
     assert isinstance(store, Memories)
-    assert store.most == HELD == 2**30  # bytes, so that the memory of a run has a bound
+    assert store.most == MAX_HELD_BYTES == 2**30  # bytes, so that the memory of a run has a bound
     store.most = 2 * 4 * setup.shared.layout.d  # two residuals
     play_round(setup, state, 0)
     assert state.memories is store

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedbench.cli import main
-from fedbench.core.errors import LONGEST, one_line
+from fedbench.core.errors import MAX_LINE, one_line
 from fedbench.core.files import parsed_toml, read_limited, writable
 
 LONG = "z" * 2000
@@ -222,7 +222,7 @@ def mistake(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
     (line,) = shown.err.splitlines()
     assert line.startswith("fedbench: ")
     assert line.isprintable()
-    assert len(line) <= LONGEST
+    assert len(line) <= MAX_LINE
     assert "\x1b" not in shown.out
     return line
 
@@ -251,7 +251,7 @@ def test_a_hostile_sweep_is_one_short_line(
 
 def test_a_line_keeps_its_subject_and_its_remedy() -> None:
     line = one_line(f"--{'x' * 500} must be y, got {'word ' * 200}; use z")
-    assert len(line) == LONGEST
+    assert len(line) == MAX_LINE
     assert line.startswith("--xxx")
     assert line.endswith("; use z")
     assert one_line("a\u202eb\udcff\tc\n") == "a\\u202eb\\udcff c"

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from unfolding import unfold
 
 from fedbench.adversary.threat_model import malicious_clients
 from fedbench.api import Attack, AttackView, Knowledge, Local, Mechanism, ServerView
-from fedbench.core.rng import Key, Secret, _word
+from fedbench.core.rng import Key, Secret
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
@@ -23,28 +24,6 @@ from fedbench_defenses.mean import Mean
 
 SMALL = Scenario(clients=20, per_round=6, rounds=6, epochs=1, malicious=0.4, eval_every=6)
 Handed = dict[str, set[int]]  # by what it is for, the seeds of keys
-
-
-def unfold(seed: int, *names: str | int) -> int:
-    """The seed of which `Key.fold` made this one: each of its steps can be taken back."""
-
-    def unmix(z: int) -> int:
-        for shift, factor in ((31, 1), (27, 0x94D049BB133111EB), (30, 0xBF58476D1CE4E5B9)):
-            z = z * pow(factor, -1, 2**64) % 2**64
-            x = z
-            for _ in range(64 // shift + 1):
-                x = z ^ (x >> shift)
-            z = x
-        return z
-
-    for name in reversed(names):
-        seed = (unmix(unmix(seed) ^ _word(name)) - 0x9E3779B97F4A7C15) % 2**64
-    return seed
-
-
-def test_folding_can_be_taken_back() -> None:
-    key = Key(123).fold("client", 3)
-    assert unfold(key.fold("step", 7).seed, "step", 7) == key.seed  # type: ignore[arg-type]
 
 
 def keys_of(given: Sequence[Any]) -> list[Key]:

@@ -21,10 +21,10 @@ from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.data.augmentation import CropFlip
-from fedbench.executors.cuda_graphs import FEWEST, Replay, Work
+from fedbench.executors.cuda_graphs import MIN_RECORDED_STEPS, GraphReplay, Work
 from fedbench.executors.padded import Gathered, PaddedBatches
 from fedbench.executors.training import Client, Loop, Schedule, Trained, WrapGrad, untouched
-from fedbench.executors.vmap import BUDGET, Padded, cheapest, footprint, rows_of, stacked
+from fedbench.executors.vmap import CPU_LAUNCH_BYTES, Padded, cheapest, footprint, rows_of, stacked
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
@@ -107,8 +107,8 @@ def asks_nothing() -> Iterator[None]:
         yield
 
 
-def recorder() -> Replay:
-    return Replay(taped, asks_nothing)
+def recorder() -> GraphReplay:
+    return GraphReplay(taped, asks_nothing)
 
 
 def uneven(protocol: Any, n: int = 4) -> list[Client]:
@@ -124,7 +124,7 @@ def uneven(protocol: Any, n: int = 4) -> list[Client]:
 @pytest.fixture(autouse=True)
 def one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Launches as on an accelerator: starting another costs more than any wait."""
-    monkeypatch.setattr("fedbench.executors.vmap.OVERHEAD", 1e9)
+    monkeypatch.setattr("fedbench.executors.vmap.CPU_OVERHEAD", 1e9)
 
 
 def padded(protocol: Any, clients: list[Client], schedule: Schedule, **options: Any) -> Trained:
@@ -192,7 +192,7 @@ class Folding(FedAvg):
 @pytest.mark.parametrize("play", [None, recorder()], ids=["padded", "recorded"])
 @pytest.mark.parametrize("coins", [False, True], ids=["epochs", "coins"])
 def test_wrapped_gradients_and_changed_images_are_those_of_the_loop(
-    coins: bool, play: Replay | None
+    coins: bool, play: GraphReplay | None
 ) -> None:
     protocol = in_float64(Folding())  # images are changed by the client's key all the same
     schedule = Schedule(2, 3, coins)
@@ -271,13 +271,13 @@ def test_a_launch_takes_what_the_footprint_of_its_clients_leaves_room_for(
         (2 * (bytes_each + samples), [2, 2]),
         (2 * (bytes_each + samples) - 1, [1, 1, 1, 1]),
     ):
-        monkeypatch.setattr("fedbench.executors.vmap.BUDGET", budget)
+        monkeypatch.setattr("fedbench.executors.vmap.CPU_LAUNCH_BYTES", budget)
         engine = dataclasses.replace(engine)
         assert engine.width == 2  # without their samples
         assert [len(group) for group in engine.launches(clients, True)] == sizes
-    monkeypatch.setattr("fedbench.executors.vmap.BUDGET", bytes_each // 2)
+    monkeypatch.setattr("fedbench.executors.vmap.CPU_LAUNCH_BYTES", bytes_each // 2)
     assert dataclasses.replace(engine).width == 1  # never none
-    assert BUDGET == 1 << 29
+    assert CPU_LAUNCH_BYTES == 1 << 29
     # A convolution of 3 channels on 4 x 4, a pool to 2 x 2, layers of 5 and 3. A sample keeps: the
     # image, 16; the 48 after the convolution's ReLU twice, for the ReLU and as input of the pool;
     # the pool's 12 places in 8 bytes; its 12 values as input of a layer; the 5 after that one's
@@ -393,7 +393,7 @@ def test_an_error_of_a_plug_in_is_its_own_whether_steps_are_recorded_or_not() ->
 
 
 def test_work_is_done_so_many_times_however_it_is_repeated() -> None:
-    for times in range(FEWEST + 3):
+    for times in range(MIN_RECORDED_STEPS + 3):
         number = torch.zeros(())
         made: list[Work] = []
 
@@ -401,9 +401,9 @@ def test_work_is_done_so_many_times_however_it_is_repeated() -> None:
             made.append(taped(work))
             return made[-1]
 
-        Replay(record, nullcontext)(lambda number=number: number.add_(1), times)  # type: ignore[misc]
+        GraphReplay(record, nullcontext)(lambda number=number: number.add_(1), times)  # type: ignore[misc]
         assert number.item() == times
-        assert len(made) == (times >= FEWEST)
+        assert len(made) == (times >= MIN_RECORDED_STEPS)
 
 
 def test_launches_cost_least_of_all_ways_to_split_them() -> None:
@@ -421,7 +421,7 @@ def test_launches_cost_least_of_all_ways_to_split_them() -> None:
 
 
 def test_the_share_that_is_needed_is_that_of_the_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedbench.executors.vmap.OVERHEAD", 8.0)
+    monkeypatch.setattr("fedbench.executors.vmap.CPU_OVERHEAD", 8.0)
     engine = Padded(FedAvg(), SHARED, SCHEDULE)
     assert engine.useful([2] * 9) == 1
     # 18 * (8 + 1) + 2 * (8 + 4) = 186, all in one 18 * (8 + 5) = 234.

@@ -34,7 +34,7 @@ from fedbench.leaderboard.entry import (
     Score,
 )
 from fedbench.leaderboard.leads import leads
-from fedbench.leaderboard.rank import VIEWS, apart, ranking
+from fedbench.leaderboard.rank import VIEWS, comparable_groups, ranking
 from fedbench.leaderboard.site import words
 from fedbench.leaderboard.site.drawings import curves, cut, scatter
 from fedbench.leaderboard.site.page import TEMPLATES, edited, render
@@ -271,7 +271,7 @@ def test_every_entry_has_a_page_and_the_index_a_line_of_it_in_both_views(site: P
     assert links == {f"entries/{one}.html" for one in stems}
     # the order, the ranks and the front of the one ranking
     for view in VIEWS:
-        groups = [ranking(group, view) for group in apart(numbered(9))]
+        groups = [ranking(group, view) for group in comparable_groups(numbered(9))]
         standings = [one for group in groups for one in group.standings]
         rows = index.rows(view)
         assert {key for key, _ in rows} == stems
@@ -283,7 +283,11 @@ def test_every_entry_has_a_page_and_the_index_a_line_of_it_in_both_views(site: P
             assert float(row["worst"]) == one.score.worst.mean
             assert float(row["clean"]) == one.score.clean.mean
     fronts = [
-        [one.pareto for group in apart(numbered(9)) for one in ranking(group, view).standings]
+        [
+            one.pareto
+            for group in comparable_groups(numbered(9))
+            for one in ranking(group, view).standings
+        ]
         for view in VIEWS
     ]
     drawn = [a for a in index.all("a") if "point" in a.get("class", "")]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedbench.core import permutations as subject
-from fedbench.core.permutations import LISTED, Feistel, Listed, distinct, permutation
+from fedbench.core.permutations import MAX_LISTED, Feistel, Listed, distinct, permutation
 from fedbench.core.rng import Key
 
 
@@ -29,7 +29,7 @@ def test_a_listed_permutation_is_the_key_s_and_leads_back() -> None:
     assert isinstance(order, Listed)
     assert torch.equal(order[:], Key(3).permutation(9))
     assert order.places(order[[4, 0]]).tolist() == [4, 0]
-    assert isinstance(permutation(Key(3), LISTED + 1), Feistel)
+    assert isinstance(permutation(Key(3), MAX_LISTED + 1), Feistel)
 
 
 @pytest.mark.slow
@@ -56,14 +56,14 @@ def test_few_of_very_many_are_drawn_without_a_list_and_of_few_as_ever() -> None:
     assert 0 <= int(drawn.min()) < int(drawn.max()) < 10**9
     # the mean of 5000 uniform numbers: 0.5 +- 0.0041
     assert abs(float(drawn.double().mean()) / 1e9 - 0.5) < 5 * 0.0041
-    many = LISTED + 2
+    many = MAX_LISTED + 2
     assert torch.equal(distinct(Key(1), many, many), Key(1).permutation(many))  # half or more
     assert distinct(Key(1), many, 0).tolist() == []
 
 
 def test_repeated_draws_leave_all_orders_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     # As if five numbers were too many for a list: 2 of 5 in order, 20 pairs, 3,000 draws.
-    monkeypatch.setattr(subject, "LISTED", 4)
+    monkeypatch.setattr(subject, "MAX_LISTED", 4)
     pairs = Counter(tuple(distinct(Key(5).fold(i), 5, 2).tolist()) for i in range(3000))
     assert set(pairs) == set(permutations(range(5), 2))
     assert all(abs(count - 150) < 5 * 12 for count in pairs.values())

@@ -52,7 +52,7 @@ from fedbench.probes.lira import (
     tpr,
 )
 from fedbench.probes.membership import Membership, probe, reading
-from fedbench.probes.systems import Exchange, listening, signal
+from fedbench.probes.systems import ProbeRound, listening, signal
 from fedbench.run import play_round
 
 FEW = {"epochs": 1, "batch_size": 8, "malicious": 0.0, "partition": "iid"}
@@ -252,7 +252,7 @@ def test_a_signal_is_how_far_a_message_is_from_that_of_who_learned_nothing() -> 
             "fedpm": BinaryMasks(ones, torch.zeros(1, 0)),
         }
         sent = messages.get(name) or Rankings(ranking(protocol.idle(shared, down), sizes), sizes)
-        return signal(protocol, shared, Exchange(down, sent)), protocol.idle(shared, down)[0]
+        return signal(protocol, shared, ProbeRound(down, sent)), protocol.idle(shared, down)[0]
 
     for name, value in (("fedavg", 0.25), ("signsgd", 1.0)):
         values, _ = of(name, torch.tensor([[0.25]]))

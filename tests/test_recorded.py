@@ -26,7 +26,7 @@ from fedbench.data.augmentation import CropFlip
 from fedbench.executors import factory
 from fedbench.executors.conv_kernels import matrices
 from fedbench.executors.cuda_graphs import CudaGraphs, Work
-from fedbench.executors.factory import choose, measured, strangers
+from fedbench.executors.factory import choose, measured, untrained_clients
 from fedbench.executors.training import Client, Loop, Schedule, WrapGrad, untouched
 from fedbench.executors.vmap import Padded, Recorded
 from fedbench.experiment.prepare import choose_device
@@ -115,7 +115,7 @@ def found(
     watched, shared = Watched(), dataclasses.replace(META, network=network)
     engine = Padded(protocol, shared, SCHEDULE, augment=augment, play=watched)
     engine.__dict__["convolve"] = convolve
-    clients = strangers(protocol, dataclasses.replace(CPU, network=network), 2, 6)
+    clients = untrained_clients(protocol, dataclasses.replace(CPU, network=network), 2, 6)
     there = [moved(client, wrap) for client in clients]
     dataclasses.replace(engine, play=None).train(there)
     updates, _ = engine.train(there)
@@ -137,7 +137,7 @@ def test_a_local_step_has_no_more_kernels_than_it_had(name: str, most: int) -> N
     protocol = registry.load("protocol", name)
     network = registry.load("model", "lenet").build((1, 28, 28), 10)
     here, there = (dataclasses.replace(shared, network=network) for shared in (CPU, META))
-    clients = [moved(client, untouched) for client in strangers(protocol, here, 2, 8)]
+    clients = [moved(client, untouched) for client in untrained_clients(protocol, here, 2, 8)]
     engine = Padded(protocol, there, Schedule(1, 4))
     engine.__dict__["convolve"] = torch.nn.functional.conv2d
     assert counted(engine, clients, 2).kernels <= most
@@ -185,7 +185,7 @@ def test_recordings_are_chosen_if_faster(
 
     recorded = dataclasses.replace(padded, play=skipped)
     ways = {"loop": loop, "padded": padded, "recorded": recorded}
-    monkeypatch.setattr("fedbench.executors.factory.HEAVY", 10)  # a sleep is no heavy step
+    monkeypatch.setattr("fedbench.executors.factory.HEAVY_SECONDS", 10)  # no sleep is heavy
     assert measured(ways, 4) == "recorded"
     assert measured(ways | {"recorded": padded}, 4) == "padded"  # a tie
 
@@ -199,7 +199,7 @@ def test_recordings_are_measured_over_as_many_steps_as_a_launch_has(
 
     monkeypatch.delenv("FEDBENCH_PROBE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(factory, "HEAVY", 10)  # a sleep is no heavy step
+    monkeypatch.setattr(factory, "HEAVY_SECONDS", 10)  # a sleep is no heavy step
     monkeypatch.setattr(factory, "replays_graphs", lambda device: True)
     monkeypatch.setattr(factory, "Recorded", partial(Recorded, play=slow_to_record))
     sleepy = Hooked(does=lambda leaf: time.sleep(0.2))

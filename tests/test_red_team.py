@@ -47,8 +47,8 @@ from fedbench.leaderboard.entry import Entry
 from fedbench.leaderboard.entry_rules import errors
 from fedbench.leaderboard.rank import ranking
 from fedbench.leaderboard.replays import (
-    Comparison,
-    Part,
+    ReplayedCell,
+    StagedCell,
     cell,
     disagreements,
     keep,
@@ -143,7 +143,7 @@ def replay(path: Path, by: str = "CI", processor: str = "x86_64 AMD EPYC", **wro
             identified(r.model_copy(update={"environment": where, "timing": timed()}))
             for r, where in zip(again, there, strict=True)
         ]
-        comparisons.append(Comparison(part, before, again))
+        comparisons.append(ReplayedCell(part, before, again))
     return keep(mine, comparisons, by)
 
 
@@ -528,8 +528,8 @@ def test_a_replay_of_one_seed_proves_nothing_and_contests_nothing(board: Path) -
     before = mine.of(part)
     far = [played("sign-flip", r.scenario.seed, 0.3) for r in before[:1]]
     with pytest.raises(ValueError, match="zip"):
-        disagreements([Comparison(part, before, far)], mine.rules)
-    one = [Comparison(part, before[:1], far)]
+        disagreements([ReplayedCell(part, before, far)], mine.rules)
+    one = [ReplayedCell(part, before[:1], far)]
     keep(mine, one, "CI")
     assert found(board) == {"replays"}
     assert any(
@@ -746,7 +746,7 @@ def test_an_archive_that_could_not_be_read_again_is_not_written(
     seeds = drawn(board, path)
     before = path.read_bytes()
     done = complete(path, stage(seeds, ("none", "sign-flip")))
-    monkeypatch.setattr(boards, "PACKED", 1000)
+    monkeypatch.setattr(boards, "MAX_ARCHIVE_BYTES", 1000)
     with pytest.raises(ConfigError, match="must have at most 0 MiB"):
         done.write()
     assert (path.read_bytes(), len(boards.beside(path))) == (before, 1)
@@ -755,7 +755,7 @@ def test_an_archive_that_could_not_be_read_again_is_not_written(
 def test_a_replay_made_of_the_entrys_own_records_is_refused(board: Path) -> None:
     path = ranked(board)
     mine = claim(path)
-    copies = [Comparison(p, mine.of(p), mine.of(p)) for p in required(mine.entry, mine.season)]
+    copies = [ReplayedCell(p, mine.of(p), mine.of(p)) for p in required(mine.entry, mine.season)]
     keep(mine, copies, "CI")
     assert found(board) == {"replays"}
 
@@ -763,13 +763,13 @@ def test_a_replay_made_of_the_entrys_own_records_is_refused(board: Path) -> None
 def test_between_canonical_runs_of_the_same_versions_any_difference_contests() -> None:
     claimed = [played("none", seed) for seed in range(5)]
     canonical = [changed(r, environment__canonical=True) for r in claimed]
-    part = Part("development", "none")
+    part = StagedCell("development", "none")
     rules = Rules.model_validate(RULES)
     # One seed ends elsewhere by less than the rules allow between machines.
     near = [changed(canonical[0], rounds=nearer), *canonical[1:]]
-    assert disagreements([Comparison(part, canonical, canonical)], rules) == {part: []}
-    assert disagreements([Comparison(part, canonical, near)], rules) == {part: ["accuracy"]}
-    assert disagreements([Comparison(part, claimed, near)], rules) == {part: []}
+    assert disagreements([ReplayedCell(part, canonical, canonical)], rules) == {part: []}
+    assert disagreements([ReplayedCell(part, canonical, near)], rules) == {part: ["accuracy"]}
+    assert disagreements([ReplayedCell(part, claimed, near)], rules) == {part: []}
 
 
 def nearer(record: Record) -> list[dict[str, Any]]:

@@ -372,7 +372,7 @@ def test_columns_of_a_streamed_round_are_aggregated_on_the_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scenario = SMALL.model_copy(update={"rounds": 1, "malicious": 0.2, **changes})
-    monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 5 * 1000)  # 1,000 of 7,376 columns
+    monkeypatch.setattr("fedbench.payload.kept.DECODED_BYTES", 4 * 5 * 1000)  # 1,000 columns
     local = play(scenario, device="cpu", executor="loop", chunk=2, stream=True)
     ray = HereAndNow(2)
     monkeypatch.setitem(sys.modules, "ray", ray)
@@ -387,7 +387,7 @@ def test_what_shards_carry_is_what_the_formula_says_to_the_byte(
     made: list[remote.Remote], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = SMALL.model_copy(update={"rounds": 1, "malicious": 0.0, "defense": "median"})
-    monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 5 * 3000)  # of 7,376 columns
+    monkeypatch.setattr("fedbench.payload.kept.DECODED_BYTES", 4 * 5 * 3000)  # of 7,376 columns
     monkeypatch.setitem(sys.modules, "ray", HereAndNow(2))
     play(scenario, device="cpu", executor="ray", chunk=2, stream=True)
     (executor,) = made
@@ -416,7 +416,7 @@ def test_each_shard_asks_a_new_rule_what_the_local_run_asks(
     monkeypatch.setattr(MeanOfRanks, "aggregate", noted)
     changes = {"defense": "median", "attack": "sign-flip", "partition": "dirichlet:beta=0.3"}
     scenario = SMALL.model_copy(update={"rounds": 1, **changes})
-    monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 5 * 4000)
+    monkeypatch.setattr("fedbench.payload.kept.DECODED_BYTES", 4 * 5 * 4000)
     play(scenario, device="cpu", executor="loop", chunk=2, stream=True)
     local = asked[:]
     assert len(set(local[0][0])) > 1  # sizes differ
@@ -453,7 +453,7 @@ def test_only_packets_and_little_else_are_shown_to_a_shard() -> None:
     for more in ({"truth": view.ids > 0}, {"root": rows.take([0])}, {"network": object()}):
         assert not shards.sharded(Median(), kept, None, dataclasses.replace(view, **more))
     _, *batches = shards.objects(kept, view)
-    stored = shards.Stored(3, 2, batches.__getitem__)
+    stored = shards.StoredPackets(3, 2, batches.__getitem__)
     assert len(stored) == 3
     assert stored[0:2] == kept.packets[0:2]
     assert stored[2:4] == kept.packets[2:]

@@ -18,8 +18,8 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.reproduce import sizes
 from fedbench.reproduce.exhibits import (
     SCALES,
-    Claim,
     Exhibit,
+    PaperNumber,
     Reason,
     Scale,
     exhibits,
@@ -305,7 +305,7 @@ def test_data_that_say_too_little_are_refused(changes: dict[str, object], messag
 
 
 def test_a_claim_is_told_by_its_labels() -> None:
-    claim = Claim(at={"data": "MNIST", "malicious": 20}, says=1.0, play={})
+    claim = PaperNumber(at={"data": "MNIST", "malicious": 20}, says=1.0, play={})
     assert claim.within({"malicious": [10, 20]})
     assert not claim.within({"malicious": [10]})
     assert not claim.within({"attack": ["none"]})

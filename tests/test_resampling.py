@@ -13,7 +13,7 @@ from scipy.stats import bootstrap, chi2, norm, permutation_test, t, ttest_1samp
 
 from fedbench.leaderboard.rank import surely_better
 from fedbench.leaderboard.resampling import (
-    EXACT,
+    MAX_EXACT,
     RESAMPLES,
     bca,
     chances,
@@ -97,19 +97,19 @@ def test_the_probability_is_scipys_over_all_signs(n: int) -> None:
 
 
 def test_signs_of_more_differences_are_drawn_and_the_same_everywhere() -> None:
-    values = np.random.default_rng(3).normal(0.2, 1.0, EXACT + 1).tolist()
-    close = probability(values[:EXACT])
-    doubled = probability([*values[:EXACT], 0.0])  # the sign of a 0 decides nothing
+    values = np.random.default_rng(3).normal(0.2, 1.0, MAX_EXACT + 1).tolist()
+    close = probability(values[:MAX_EXACT])
+    doubled = probability([*values[:MAX_EXACT], 0.0])  # the sign of a 0 decides nothing
     assert 0.05 < close < 0.95
     assert doubled == pytest.approx(close, abs=5 * math.sqrt(close * (1 - close) / RESAMPLES))
-    assert probability([1.0] * (EXACT + 1)) == 1 / (RESAMPLES + 1)  # the choice that was observed
+    assert probability([1.0] * (MAX_EXACT + 1)) == 1 / (RESAMPLES + 1)  # the observed choice
 
 
 def test_no_difference_is_surer_than_its_signs() -> None:
     assert probability([1.0] * 5) == surest(5) == 2**-4
-    assert probability([1.0] * EXACT) == surest(EXACT) == 2.0 ** (1 - EXACT)
+    assert probability([1.0] * MAX_EXACT) == surest(MAX_EXACT) == 2.0 ** (1 - MAX_EXACT)
     # Of more differences one of the choices that are drawn is the least share.
-    many = EXACT + 1
+    many = MAX_EXACT + 1
     assert probability([1.0] * many) == surest(many) == 1 / (RESAMPLES + 1)
     assert detectable(1.0, many, 0.05 / 500) == math.inf
     assert math.isfinite(detectable(1.0, many, 0.05 / 499))

@@ -294,7 +294,7 @@ def test_only_files_that_may_be_records_are_opened(tmp_path: Path) -> None:
     (tmp_path / "attack.md").write_text("")
     os.mkfifo(tmp_path / "pipe.json")  # who opens it waits for ever
     with (tmp_path / "huge.json").open("wb") as huge:
-        huge.truncate(index.MOST + 1)
+        huge.truncate(index.MAX_RECORD_BYTES + 1)
     os.close(os.open(os.fsencode(tmp_path) + b"/\xff.json", os.O_CREAT))
     for _ in range(2):
         listing = index.runs(tmp_path)

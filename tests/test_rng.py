@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, chi2
 from scipy.stats import skellam as exact
 from torch.utils._python_dispatch import TorchDispatchMode
+from unfolding import unfold
 
 from fedbench.api import Shared
 from fedbench.core import registry, rng
@@ -21,7 +22,6 @@ from fedbench.core.rng import (
     _gaussian_table,
     _Quarters,
     _quarters,
-    _word,
     coins,
     seeds_of,
 )
@@ -214,31 +214,13 @@ def test_uniform_normal_and_signs_have_their_moments() -> None:
     assert abs(float(signs.mean())) < 0.05
 
 
-def undone(seed: int, *names: str | int) -> int:
-    """The key that ``fold`` made this seed of: every step of it can be taken back."""
-
-    def unmixed(z: int) -> int:
-        for shift, factor in ((31, None), (27, 0x94D049BB133111EB), (30, 0xBF58476D1CE4E5B9)):
-            if factor is not None:
-                z = z * pow(factor, -1, 2**64) % 2**64
-            x = z
-            for _ in range(64 // shift + 1):
-                x = z ^ (x >> shift)
-            z = x
-        return z
-
-    for name in reversed(names):
-        seed = (unmixed(unmixed(seed) ^ _word(name)) - 0x9E3779B97F4A7C15) % 2**64
-    return seed
-
-
 def test_a_folded_seed_gives_its_key_away_and_a_public_one_does_not() -> None:
     key = Key(0).fold("client", 3, 17)
     folded, public = key.fold("noise").seed, key.public("noise").seed
     assert isinstance(folded, int)
     assert isinstance(public, int)
-    assert undone(folded, "noise") == key.seed
-    assert undone(public, "noise") != key.seed
+    assert unfold(folded, "noise") == key.seed
+    assert unfold(public, "noise") != key.seed
     stacked = Key(key.tensor()).public("noise").seed
     assert isinstance(stacked, torch.Tensor)
     assert stacked.item() % 2**64 == public  # the same under vmap
@@ -260,7 +242,7 @@ def test_seeds_that_travel_are_public_ones() -> None:
         sent, _ = protocol.message(shared, Key(1).normal(1, 102), [key], [protocol.memory(shared)])
         (seed,) = sent.seeds[0].tolist()
         words = ("noise", "rotation", "indices")
-        assert all(undone(seed % 2**64, word) != key.seed for word in words)
+        assert all(unfold(seed % 2**64, word) != key.seed for word in words)
         assert seed % 2**64 in [key.public(word).seed for word in words]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedbench.core.settings import Settings
+from fedbench.core.settings import SettingsSnapshot
 from fedbench.experiment.scenario import Scenario
 from fedbench.run import play
 from fedbench.sweeps.engine import crash
@@ -61,7 +61,7 @@ class Spoiler(Attack):
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
     """No failure of a test here fails another one."""
-    settings = Settings()
+    settings = SettingsSnapshot()
     yield
     settings.restore()
 
@@ -99,7 +99,7 @@ def test_every_setting_is_restored_and_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("HOME", "/home/somebody")
     for name, change in CHANGES.items():
         with warnings.catch_warnings():
-            before = Settings()
+            before = SettingsSnapshot()
             change()
             changed = before.restore()
             assert any(line.startswith(name) for line in changed), (name, changed)
@@ -109,7 +109,7 @@ def test_every_setting_is_restored_and_named(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_folder_that_is_gone_and_a_variable_of_a_library_are_no_change(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    before = Settings()
+    before = SettingsSnapshot()
     monkeypatch.setenv("SET_BY_A_LIBRARY", "1")
     assert before.restore() == []
     assert os.environ["SET_BY_A_LIBRARY"] == "1"
@@ -117,7 +117,7 @@ def test_a_folder_that_is_gone_and_a_variable_of_a_library_are_no_change(
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert Settings().restore() == []
+    assert SettingsSnapshot().restore() == []
 
 
 @pytest.mark.slow

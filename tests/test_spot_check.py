@@ -17,7 +17,7 @@ from test_red_team import a_board
 from fedbench.core import canonical, seal
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.record import Record, parse, read
-from fedbench.leaderboard.spot_check import Drawn, Evidence, draw, evidence, require_states
+from fedbench.leaderboard.spot_check import DrawnRound, Evidence, draw, evidence, require_states
 from fedbench.results.gather import gather
 
 PLAN = """
@@ -211,7 +211,7 @@ def some(records: int, rounds: int) -> Evidence:
 GOLDEN = [(2, 2), (0, 2), (0, 4)]
 
 
-def numbers(drawn: list[Drawn]) -> list[tuple[int, int]]:
+def numbers(drawn: list[DrawnRound]) -> list[tuple[int, int]]:
     return [(int(each.record.id, 16), each.step) for each in drawn]
 
 

@@ -18,7 +18,14 @@ from fedbench.core.errors import ConfigError
 from fedbench.core.sources import package_of
 from fedbench.core.trees import Layout
 from fedbench.experiment.evaluation import Evaluation
-from fedbench.experiment.state_bytes import NoBytesError, Reader, Writer, decode, digest, encode
+from fedbench.experiment.state_bytes import (
+    NoBytesError,
+    StateReader,
+    StateWriter,
+    decode,
+    digest,
+    encode,
+)
 from fedbench.payload.packets import Packet
 
 # Lengths of eight bytes, little endian; -2 is 0xfe; 1.0 is 0x3f800000 in four bytes.
@@ -129,10 +136,10 @@ class Phase(Enum):
 
 def test_a_member_of_an_enumeration_of_the_run_s_packages_comes_back() -> None:
     package = package_of(Phase)
-    data = b"".join(Writer([package]).pieces(Phase.DONE))
-    assert Reader(memoryview(data), [package]).whole() is Phase.DONE
+    data = b"".join(StateWriter([package]).pieces(Phase.DONE))
+    assert StateReader(memoryview(data), [package]).whole() is Phase.DONE
     with pytest.raises(ConfigError, match="is no enumeration with 'LATE'"):
-        Reader(memoryview(data.replace(b"DONE", b"LATE")), [package]).whole()
+        StateReader(memoryview(data.replace(b"DONE", b"LATE")), [package]).whole()
     with pytest.raises(ConfigError, match="is no class of fedbench"):
         decode(data)
 

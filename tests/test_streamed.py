@@ -352,13 +352,13 @@ def test_shards_of_columns_answer_what_all_columns_do(monkeypatch: pytest.Monkey
         assert len({len(shard.span) for shard in shards[:-1]}) <= 1
         parts = [rule.aggregate_kept(shard, None, view)[0] for shard in shards]
         assert torch.equal(torch.cat(parts), whole)
-    monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 7 * 20_000)
+    monkeypatch.setattr("fedbench.payload.kept.DECODED_BYTES", 4 * 7 * 20_000)
     assert [tile.shape[1] for tile in kept.columns()] == [16384, 16384, 8196]
     assert [len(shard.span) for shard in kept.shards(2)] == [16384, 16384, 8196]
-    monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 7 * 33_000)  # four tiles
+    monkeypatch.setattr("fedbench.payload.kept.DECODED_BYTES", 4 * 7 * 33_000)  # four tiles
     assert [tile.shape[1] for tile in kept.columns()] == [32768, 8196]
     assert [len(shard.span) for shard in kept.shards(1)] == [24576, 16388]  # in two turns alike
-    monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 7 * 3000)
+    monkeypatch.setattr("fedbench.payload.kept.DECODED_BYTES", 4 * 7 * 3000)
     assert [len(shard.span) for shard in kept.shards(1)][-2:] == [3000, 1964]
 
 
@@ -457,9 +457,9 @@ def test_as_many_columns_are_decoded_as_fit(monkeypatch: pytest.MonkeyPatch) -> 
     bits = BinaryMasks(torch.ones(3, 5, dtype=torch.bool), torch.zeros(3, 0))
     kept = KeptMessages(bits.take([]), bits.encode())
     assert [tile.shape for tile in kept.columns()] == [(3, 5)]
-    monkeypatch.setattr("fedbench.payload.kept.BYTES", 4 * 3 * 2)  # two columns of three rows
+    monkeypatch.setattr("fedbench.payload.kept.DECODED_BYTES", 4 * 3 * 2)  # two columns, three rows
     assert [tile.shape for tile in kept.columns()] == [(3, 2), (3, 2), (3, 1)]
-    monkeypatch.setattr("fedbench.payload.kept.BYTES", 1)
+    monkeypatch.setattr("fedbench.payload.kept.DECODED_BYTES", 1)
     assert [tile.shape for tile in kept.columns()] == 5 * [(3, 1)]
 
 
@@ -582,7 +582,7 @@ def test_only_rounds_of_gigabytes_are_streamed_unasked(monkeypatch: pytest.Monke
     large = prepare(scenario(protocol="fedpm"), "cpu")
     assert not streams(large, None)
     d = large.shared.layout.d
-    monkeypatch.setattr(streamable, "LARGEST", 24 * 10 * d - 1)
+    monkeypatch.setattr(streamable, "MAX_WHOLE_ROUND_BYTES", 24 * 10 * d - 1)
     assert streams(large, None)
     assert not streams(large, False)
     whole = prepare(scenario(protocol="fedpm", defense="signguard"), "cpu")
@@ -593,10 +593,10 @@ def test_only_rounds_of_gigabytes_are_streamed_unasked(monkeypatch: pytest.Monke
 
 
 def test_a_rule_of_distances_needs_room_for_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamable, "memory", lambda: streamable.A_PAIR * 10**2)
+    monkeypatch.setattr(streamable, "memory", lambda: streamable.BYTES_PER_PAIR * 10**2)
     for rule in ("krum", "nnm+median"):
         assert obstacle(prepare(scenario(protocol="fedavg", defense=rule), "cpu")) is None
-    monkeypatch.setattr(streamable, "memory", lambda: streamable.A_PAIR * 10**2 - 1)
+    monkeypatch.setattr(streamable, "memory", lambda: streamable.BYTES_PER_PAIR * 10**2 - 1)
     for rule in ("krum", "nnm+median"):
         why = obstacle(prepare(scenario(protocol="fedavg", defense=rule), "cpu"))
         assert why == f"defense {rule} compares all pairs of them; use --defense median"
@@ -604,8 +604,8 @@ def test_a_rule_of_distances_needs_room_for_all_pairs(monkeypatch: pytest.Monkey
         assert obstacle(prepare(scenario(protocol="fedavg", defense=rule), "cpu")) is None
     why = obstacle(prepare(scenario(protocol="fedavg", attack="min-max"), "cpu"))
     assert why == "attack min-max may compare all pairs of them; use --attack sign-flip"
-    monkeypatch.setattr(streamable, "LARGEST", 0)
-    monkeypatch.setattr(streamable, "A_NUMBER", 1e-6)  # a small model, whose rows fit
+    monkeypatch.setattr(streamable, "MAX_WHOLE_ROUND_BYTES", 0)
+    monkeypatch.setattr(streamable, "BYTES_PER_PARAMETER", 1e-6)  # a small model, whose rows fit
     with pytest.raises(Incompatible, match="krum compares all pairs"):
         streams(prepare(scenario(protocol="fedavg", defense="krum"), "cpu"), None)
 
@@ -613,7 +613,7 @@ def test_a_rule_of_distances_needs_room_for_all_pairs(monkeypatch: pytest.Monkey
 def test_the_command_refuses_a_round_that_fits_in_no_memory_before_it_writes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mistake: Mistake
 ) -> None:
-    monkeypatch.setattr(streamable, "LARGEST", 1)
+    monkeypatch.setattr(streamable, "MAX_WHOLE_ROUND_BYTES", 1)
     monkeypatch.setattr(streamable, "memory", lambda: 1)
     out = tmp_path / "runs"
     words = "attack -p fedavg:lr=0.1 -d signguard -a none --dataset digits --model micro"

@@ -31,7 +31,7 @@ NAMES = [f"{i}-{type(payload).__name__}" for i, payload in enumerate(ALPHABETS)]
 
 @pytest.fixture(autouse=True)
 def threads_of_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("fedbench.core.threads.SHORT", 0.0)  # these rows are short
+    monkeypatch.setattr("fedbench.core.threads.MIN_ROW_SECONDS", 0.0)  # these rows are short
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -132,7 +132,7 @@ def test_there_are_as_many_threads_as_torch_may_use_and_one_is_the_caller_s_own(
 
 def test_rows_that_are_short_are_all_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(3)
-    monkeypatch.setattr("fedbench.core.threads.SHORT", 1e6)
+    monkeypatch.setattr("fedbench.core.threads.MIN_ROW_SECONDS", 1e6)
     assert set(each(lambda _: threading.get_ident(), range(5))) == {threading.get_ident()}
 
 

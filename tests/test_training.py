@@ -16,7 +16,7 @@ from fedbench.core.errors import PluginError
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
 from fedbench.executors import training
-from fedbench.executors.factory import executor, strangers
+from fedbench.executors.factory import executor, untrained_clients
 from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Stacked
 from fedbench.models.network import ConvNet, Step, saved_bytes
@@ -195,7 +195,7 @@ def test_a_batch_lies_channels_last_unless_kernels_outweigh_it() -> None:
         shared = Shared(network, 1, torch.device("cpu"))
         assert saved_bytes(network) == (632 if network == few else 16328)
         loop = Loop(FedAvg(), shared, Schedule(1, batch))
-        loop.train(strangers(FedAvg(), shared, 1, batch))
+        loop.train(untrained_clients(FedAvg(), shared, 1, batch))
         assert strides[-1][1:] == ((1, 4, 1) if last else (16, 4, 1)), (
             "one channel, too, has an order"
         )

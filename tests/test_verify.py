@@ -14,7 +14,7 @@ from fedbench.verify.time_limit import time_limit
 
 
 def test_a_rule_of_ours_passes_every_check() -> None:
-    rule = checks.asked("median")
+    rule = checks.as_function("median")
     assert checks.order(rule) is None
     assert checks.shift(rule) is None
     assert checks.breakdown(rule, 5) is None
@@ -23,11 +23,11 @@ def test_a_rule_of_ours_passes_every_check() -> None:
 
 
 def test_a_defect_is_found_with_an_example() -> None:
-    mean = checks.asked("mean")
+    mean = checks.as_function("mean")
     assert checks.order(lambda x: x[0]) is not None
     assert checks.shift(lambda x: 2 * x.mean(dim=0)) is not None
     assert "2 of 11 rows at 1e+06" in str(checks.breakdown(mean, 2))
-    assert "by the paper" in str(checks.agreement(mean, checks.asked("median")))
+    assert "by the paper" in str(checks.agreement(mean, checks.as_function("median")))
 
 
 def test_distances_of_whole_models_by_products_in_float32_are_found() -> None:
@@ -37,7 +37,7 @@ def test_distances_of_whole_models_by_products_in_float32_are_found() -> None:
         return x[distances.sort(dim=1).values[:, 1:8].sum(dim=1).argmin()]
 
     assert "10 of 10 trials whole models" in str(checks.precision(krum))
-    assert checks.precision(checks.asked("krum:f=2")) is None
+    assert checks.precision(checks.as_function("krum:f=2")) is None
 
 
 def test_a_rule_that_raises_has_that_as_its_finding() -> None:
@@ -74,11 +74,12 @@ def test_rows_on_which_ties_decide_say_nothing_of_a_definition() -> None:
     def first(x: torch.Tensor) -> torch.Tensor:
         return x[0]
 
-    assert checks.agreement(checks.asked("mean"), first) is None  # its order decides every time
+    assert checks.agreement(checks.as_function("mean"), first) is None  # its order decides
 
 
 def test_answers_that_a_seed_decides_are_found() -> None:
-    assert checks.repeats(checks.asked("median"), checks.asked("median", seed=3)) is None
+    median, other = (checks.as_function("median", seed=seed) for seed in (2, 3))
+    assert checks.repeats(median, other) is None
     assert "under another seed" in str(checks.repeats(lambda x: x[0], lambda x: x[1]))
 
 
@@ -98,10 +99,10 @@ def test_every_rule_of_a_package_is_tried_or_says_why_not() -> None:
 def test_a_rule_without_an_f_is_asked_outside_of_a_run() -> None:
     x = torch.tensor([[1.0], [2.0], [6.0]])
     for text in ("flwr:FedMedian", "byzfl:Median", "byzpy:CoordinateWiseMedian"):
-        assert checks.asked(text)(x).tolist() == [2.0]
-    assert checks.asked("flwr:FedTrimmedAvg,beta=0.4")(x).tolist() == [2.0]
+        assert checks.as_function(text)(x).tolist() == [2.0]
+    assert checks.as_function("flwr:FedTrimmedAvg,beta=0.4")(x).tolist() == [2.0]
     with pytest.raises(PluginError, match="f must be given outside of a run"):
-        checks.asked("byzfl:TrMean")(x)
+        checks.as_function("byzfl:TrMean")(x)
 
 
 @pytest.mark.peers
@@ -113,7 +114,7 @@ def test_bulyan_of_flower_leaves_the_garbage_of_this_process_alone() -> None:
         if phase == "start" and info["generation"] == 2:
             ages.append(gc.get_freeze_count())
 
-    rule = checks.asked("flwr:Bulyan,f=2")
+    rule = checks.as_function("flwr:Bulyan,f=2")
     gc.callbacks.append(note)
     try:
         rule(checks.rows(0))
@@ -127,7 +128,7 @@ def test_bulyan_of_flower_leaves_the_garbage_of_this_process_alone() -> None:
 @pytest.mark.peers
 @pytest.mark.parametrize("text", ["byzfl:CAF,f=2", "byzpy:CAF,f=2"])
 def test_a_filter_that_far_rows_stop_is_found(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "SECONDS", 1)
+    monkeypatch.setattr(checks, "MAX_SECONDS", 1)
     (subject,) = (s for package in SUBJECTS.values() for s in package if s.text == text)
     found = {finding.check: finding for finding in checks.verify(subject)}
     assert found["far rows"].detail == "does not end in 1 seconds"

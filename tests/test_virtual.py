@@ -11,7 +11,7 @@ import torch
 import fedbench
 from fedbench import Scenario
 from fedbench.core.errors import ConfigError, Incompatible
-from fedbench.core.permutations import LISTED
+from fedbench.core.permutations import MAX_LISTED
 from fedbench.core.rng import Key, Secret
 from fedbench.data.own import from_arrays
 from fedbench.data.splits import OnDemand, replaced
@@ -178,7 +178,7 @@ def test_test_parts_have_the_client_s_mix_and_other_draws_than_its_training_part
 def test_accuracies_of_clients_are_those_of_a_fixed_sample_of_benign_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(population, "SURVEYED", 7)
+    monkeypatch.setattr(population, "MAX_SURVEYED_CLIENTS", 7)
     setup = prepare(Scenario(**SMALL | {"clients": 30, "malicious": 0.5}), "cpu", "loop")
     held = setup.population.held_out
     assert held is not None
@@ -225,7 +225,7 @@ def test_ten_million_clients_are_prepared_and_played_in_memory_that_holds_no_lis
 
 
 def test_the_share_of_malicious_clients_is_exact() -> None:
-    clients = LISTED + 1
+    clients = MAX_LISTED + 1
     malicious = prepare(many(clients=clients), "cpu", "loop").population.malicious
     assert int(malicious[torch.arange(clients)].sum()) == malicious.count == round(clients / 10)
 

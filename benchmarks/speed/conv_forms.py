@@ -18,8 +18,8 @@ from fedbench.core import registry
 from fedbench.core.devices import replays_graphs
 from fedbench.executors.conv_kernels import (
     FORMS,
+    ConvLoad,
     Geometry,
-    Load,
     geometries,
     replayed,
     there_and_back,
@@ -30,7 +30,7 @@ TRAININGS = (("lenet", 8), ("lenet", 32), ("conv4", 32), ("conv8", 32))
 CLIENTS = 25
 
 
-def milliseconds(layer: Geometry, name: str, load: Load, first: bool) -> float:
+def milliseconds(layer: Geometry, name: str, load: ConvLoad, first: bool) -> float:
     """Return the median time of a form of a layer, the device's work included."""
     launch = there_and_back(layer, load, FORMS[name], first)
     return seconds(replayed(launch, load.device) if load.replayed else launch) / SECONDS
@@ -50,7 +50,7 @@ def main(words: Sequence[str] | None = None) -> None:
             continue
         image = Training(model, "fedavg", batch).image
         network = registry.load("model", model).build(image, CLASSES)
-        load = Load(device, given.clients, batch, replayed=replays_graphs(device))
+        load = ConvLoad(device, given.clients, batch, replayed=replays_graphs(device))
         sums = dict.fromkeys(FORMS, 0.0)
         for number, layer in enumerate(geometries(network)):
             took = {name: milliseconds(layer, name, load, number == 0) for name in FORMS}

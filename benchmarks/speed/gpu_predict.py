@@ -21,7 +21,7 @@ from gpu_stages import CLASSES, TRAININGS, Training
 
 from fedbench.api import Shared
 from fedbench.core import registry
-from fedbench.executors.factory import executor, strangers
+from fedbench.executors.factory import executor, untrained_clients
 from fedbench.executors.training import Schedule
 
 FEW = (2, 3)  # clients, which share a launch; what is more is linear in them
@@ -40,7 +40,7 @@ def predicted(training: Training) -> Step:
     schedule = Schedule(1, training.batch)
     steps = []
     for n in FEW:
-        clients = strangers(protocol, Shared(network, 1, CPU), n, training.batch)
+        clients = untrained_clients(protocol, Shared(network, 1, CPU), n, training.batch)
         moved = [there(client, meta.device) for client in clients]
         steps.append(counted(executor("padded", protocol, meta, schedule, n), moved, 1))
     few, more = steps

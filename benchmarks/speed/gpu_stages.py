@@ -31,7 +31,7 @@ from fedbench.core import registry
 from fedbench.core.devices import memory
 from fedbench.core.errors import FedbenchError
 from fedbench.core.rng import Key
-from fedbench.executors.factory import executor, seconds, strangers
+from fedbench.executors.factory import executor, seconds, untrained_clients
 from fedbench.executors.training import Client, Executor, Schedule
 from fedbench.experiment.prepare import choose_device
 
@@ -179,7 +179,7 @@ def executors(training: Training, where: torch.device, schedule: Schedule) -> di
 
 def cohort(training: Training, loop: Executor, samples: int) -> list[Client]:
     """Return clients with so many random images each."""
-    return strangers(loop.protocol, loop.shared, training.clients, samples)
+    return untrained_clients(loop.protocol, loop.shared, training.clients, samples)
 
 
 def timed(

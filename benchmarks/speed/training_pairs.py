@@ -16,10 +16,10 @@ from torch import Tensor
 from fedbench.api import Shared
 from fedbench.core import registry
 from fedbench.core.rng import Key
-from fedbench.executors.conv_kernels import FORMS, Load, geometries, there_and_back
-from fedbench.executors.factory import executor, strangers
+from fedbench.executors.conv_kernels import FORMS, ConvLoad, geometries, there_and_back
+from fedbench.executors.factory import executor, untrained_clients
 from fedbench.executors.training import Client, Executor, Loop, Schedule
-from fedbench.executors.vmap import TIMED, Padded
+from fedbench.executors.vmap import MAX_TIMED_CLIENTS, Padded
 from fedbench.models.network import ConvNet, Convolve
 
 TRAINING = "local training"
@@ -107,7 +107,7 @@ def cohort(
     shared = Shared(registry.load("model", model).build(IMAGE, CLASSES), 1, device)
     protocol = registry.load("protocol", text)
     each = max(size.samples // size.clients // batch, 1) * batch
-    clients = strangers(protocol, shared, size.clients, each)
+    clients = untrained_clients(protocol, shared, size.clients, each)
     trains = executor(engine, protocol, shared, Schedule(1, batch), sizes=[each] * len(clients))
     return Cohort(protocol, shared, trains, clients)
 
@@ -289,14 +289,14 @@ def stacked(model: str, ours: Cohort) -> Pair:
 
 
 def forms(model: str, device: torch.device) -> Pair:
-    """Compare the convolutions of a network in a step of `TIMED` clients, both ways."""
+    """Compare the convolutions of a network in a step of `MAX_TIMED_CLIENTS` clients, both ways."""
     network = registry.load("model", model).build(IMAGE, CLASSES)
 
     def step(form: Convolve) -> Work:
-        load = Load(device, TIMED, BATCH)
+        load = ConvLoad(device, MAX_TIMED_CLIENTS, BATCH)
         layers = [there_and_back(layer, load, form) for layer in geometries(network)]
         return lambda: [layer() for layer in layers]
 
-    what = f"{model}, convolutions of {TIMED} clients in groups"
+    what = f"{model}, convolutions of {MAX_TIMED_CLIENTS} clients in groups"
     ways = step(FORMS["groups"]), step(FORMS["matrices"])
     return Pair(LOCK_STEP, what, "as matrices", *ways)

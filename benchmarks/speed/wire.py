@@ -28,7 +28,7 @@ from round_phases import Plan, pool, ready
 
 from fedbench.executors.malloc import keep_memory
 from fedbench.experiment.evaluation import models, score_models
-from fedbench.experiment.stages import Training, messages, send
+from fedbench.experiment.stages import Training, honest_messages, send
 from fedbench.payload import Payload, Rankings
 from fedbench.payload.packets import code_residues, decode_residues, pack, unpack
 from fedbench.run import begin, play_round
@@ -51,7 +51,7 @@ def sent(protocol: str, model: str, clients: int, device: str = "cpu") -> Payloa
     view = setup.view(ids, broadcast, 0)
     training = Training(range(len(ids)), ids, view, given, setup.executor.begin(given))
     idle = protocol_.idle(setup.shared, broadcast)
-    return messages(setup, state, training, *training.wait(), idle).messages
+    return honest_messages(setup, state, training, *training.wait(), idle).messages
 
 
 def seconds(work: Work, threads: int) -> tuple[float, float]:

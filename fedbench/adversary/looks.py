@@ -9,8 +9,8 @@ from fedbench.adversary.threat_model import (
     COLLUDERS,
     AdversaryMemory,
     AttackContext,
-    alone,
     attack_view,
+    detached_copy,
 )
 from fedbench.api import Attack, hooks
 from fedbench.api.hooks import Note
@@ -33,4 +33,4 @@ def look(
     looked, memory[COLLUDERS], notes = hooks.look(attack, view, memory.get(COLLUDERS))
     if view.rehearsal is not None:
         streamed.worked.update(view.rehearsal.counts())
-    return alone(looked), notes
+    return detached_copy(looked), notes

@@ -8,8 +8,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from fedbench.adversary.threat_model import AttackContext, fresh
+from fedbench.adversary.threat_model import AttackContext, new_instance
 from fedbench.api import Defense, Findings, ServerView, hooks
+from fedbench.core.blame import ask
 from fedbench.core.copies import copied_to
 from fedbench.core.tiling import all_finite, tiles
 from fedbench.payload import FoldedMessages, KeptMessages, Payload, identical
@@ -73,10 +74,10 @@ def effect(
     headers = {"headers": arrivals.headers}
     if not arrivals.changed and all_finite([aggregate]):
         return NO_EFFECT | headers
-    rule = fresh(defense)  # the server's own would see which rows differ
+    rule = new_instance(defense)  # the server's own would see which rows differ
     shown = view.asked().copied()
     gain = None
-    if hooks.ask(rule, "ready", bool, shown):
+    if ask(rule, "ready", bool, shown):
         clean, _ = answer(rule, arrivals.for_rule_if_honest.copied(), state, shown)
         gain = _relative(aggregate, clean)
     honest_mean = _mean(arrivals.honest, view.weights)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Deployed, Rehearsal, hooks
+from fedbench.core.blame import ask
 from fedbench.core.rng import Secret
 from fedbench.core.trees import Tree
 from fedbench.executors.training import Executor, Loop
@@ -83,7 +84,7 @@ def rehearsal(
         state = server
         for ahead, aggregate in enumerate(aggregates):
             key = secret.key("server", ahead)
-            state = hooks.ask(protocol, "server_step", object, shared, state, aggregate, n, key)
+            state = ask(protocol, "server_step", object, shared, state, aggregate, n, key)
         if deployed:
             key = secret.key("model", len(aggregates))
             return hooks.model(protocol, shared.network.shapes, shared, state, key)
@@ -91,7 +92,7 @@ def rehearsal(
         if aggregates:
             key = secret.key("broadcast", len(aggregates))
             sent = hooks.broadcast(protocol, shared, state, [client], key)
-        tree = hooks.ask(protocol, "receive", dict, shared, sent)
+        tree = ask(protocol, "receive", dict, shared, sent)
         # Of a mixture of models (FedMoG), from which a client draws one, the mean.
         mixed = {name for name in shapes if tree[name].dim() > len(shapes[name])}
         return {name: x.mean(dim=0) if name in mixed else x for name, x in tree.items()}

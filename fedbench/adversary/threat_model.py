@@ -27,7 +27,7 @@ from fedbench.api.attack import (
     Tier,
 )
 from fedbench.api.hooks import Note
-from fedbench.core.blame import Hook, shown
+from fedbench.core.blame import Hook, ask, shown
 from fedbench.core.choices import Checks
 from fedbench.core.copies import copied_to
 from fedbench.core.permutations import Listed, Permutation, permutation
@@ -44,7 +44,7 @@ COLLUDERS = -1
 class MaliciousClients:
     """The ``count`` of ``N`` clients that the adversary owns: the first ones of a permutation.
 
-    They are numbered from 0. Up to `LISTED` clients numbers are in the order of the ids; more
+    They are numbered from 0. Up to `MAX_LISTED` clients numbers are in the order of the ids; more
     clients are never listed, and numbers are in an order of the key's.
     """
 
@@ -85,7 +85,7 @@ def malicious_clients(clients: int, fraction: float, key: Key) -> MaliciousClien
     return MaliciousClients.of(mask)
 
 
-Codec = Callable[[Tensor], Payload]
+Compress = Callable[[Tensor], Payload]
 
 
 def own_codec(
@@ -93,7 +93,7 @@ def own_codec(
     shared: Shared,
     keys: Mapping[int, Key] | Sequence[Key],
     memory: Sequence[Memory],
-) -> Callable[[Sequence[int]], Codec]:
+) -> Callable[[Sequence[int]], Compress]:
     """Return a function from some rows of a round to their codec.
 
     A codec makes the protocol's messages of dense rows ``(m, d)``, and changes nothing. It holds
@@ -102,11 +102,11 @@ def own_codec(
     (`Protocol.agreed`) is no client's to forget.
     """
 
-    def of(rows: Sequence[int]) -> Codec:
+    def of(rows: Sequence[int]) -> Compress:
         own = [keys[row] for row in rows]
         start = protocol.memory(shared)
         fresh = {name: x for name, x in start.items() if name != protocol.agreed}
-        memories = [alone(memory[row]) | fresh for row in rows]
+        memories = [detached_copy(memory[row]) | fresh for row in rows]
         return lambda x: protocol.message(shared, x, own, copy.deepcopy(memories))[0]
 
     return of
@@ -139,22 +139,22 @@ class Snapshot:
             if not bool(accepted.all()):
                 received = received.take(accepted.nonzero()[:, 0])
                 view = view.take(accepted)
-        if not hooks.ask(self.rule, "ready", bool, view):  # the server will skip: nothing moves
+        if not ask(self.rule, "ready", bool, view):  # the server will skip: nothing moves
             rows = received if len(received) else self.messages
             return rows.values().to(torch.float32).mean(dim=0)
         state = hooks.copied(self.rule, "aggregate", self.state)
         return hooks.aggregate(self.rule, received, state, view)[0]
 
 
-def fresh(plugin: Any) -> Any:
-    """Return a new instance with the same parameters, and nothing that this one has kept beside."""
+def new_instance(plugin: Any) -> Any:
+    """Return a new instance with the same parameters and no other state of this one."""
     here: bool = dataclasses.is_dataclass(plugin)
     if not here:  # it stands for one of another process, which never learns of what is asked apart
         return plugin.apart() if hasattr(plugin, "apart") else plugin
 
     def again(value: Any) -> Any:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return fresh(value)
+            return new_instance(value)
         return value if callable(value) else copy.deepcopy(value)
 
     fields = [field.name for field in dataclasses.fields(plugin) if field.init]
@@ -227,7 +227,7 @@ class AttackContext:
     updates: Tensor  # (n, d), the same before compression
     idle: Tensor  # (n, d), the updates of clients that learned nothing, or (1, d) for all
     owned: OwnedRows
-    codec: Callable[[Sequence[int]], Codec]  # of some rows, see `own_codec`
+    codec: Callable[[Sequence[int]], Compress]  # of some rows, see `own_codec`
     memories: Sequence[Memory]  # what each of the n clients remembers before its message
     server: Any  # state of the protocol at the server
     defense: Defense[Any]
@@ -264,12 +264,12 @@ def learn(attack: Attack, context: AttackContext, learned: Tensor | None) -> Ten
         return learned
     view = dataclasses.replace(attack_view(attack, context), defense=None)
     hook = Hook(attack, "learn", view.step, context.owned.ids)
-    answer = hook(view, alone(learned))
+    answer = hook(view, detached_copy(learned))
     if view.rehearsal is not None:
         context.worked.update(view.rehearsal.counts())
     finite = isinstance(answer, Tensor) and bool(torch.isfinite(answer).all())
     hook.must(finite, "a finite tensor", answer)
-    return alone(answer)  # type: ignore[no-any-return]
+    return detached_copy(answer)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,7 +280,7 @@ class ForgedMessages:
     fields: dict[str, Any]  # of the round's record: notes, trace and number of queries
 
     def among(self, honest: Payload) -> list[Packet]:
-        """Return all ``n`` packets of the round: these, and those of the other honest messages."""
+        """Return all ``n`` packets of the round: the forged ones and the others' honest ones."""
         left = [row for row in range(len(honest)) if row not in self.replaced]
         others = (honest.take(left) if self.replaced else honest).encode()
         packets = self.replaced | dict(zip(left, others, strict=True))
@@ -334,7 +334,7 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
 
 
 def recruits(attack: Attack, step: int | None = None) -> int | None:
-    """Return `Attack.recruits`; `PluginError` if it is no number of clients, nor None for all."""
+    """Return `Attack.recruits`; `PluginError` unless it is a number of clients, or None for all."""
     hook = Hook(attack, "recruits", step)
     with hook:
         asked = attack.recruits
@@ -398,16 +398,16 @@ def attack_view(
         step=context.view.step,
         key=context.owned.secret.key("craft", *draws),
         compress=context.codec(asking),
-        memories=[alone(context.memories[row]) for row in asking],
+        memories=[detached_copy(context.memories[row]) for row in asking],
         defense=_oracle(context, rows, needed.tier) if needed.defense else None,
-        state=alone(context.server) if needed.state else None,
+        state=detached_copy(context.server) if needed.state else None,
         protocol=dict(context.protocol),
         rehearsal=_rehearsal(context, asking, needed),
-        recruits=None if attack.recruits == 0 else alone(context.recruits),
+        recruits=None if attack.recruits == 0 else detached_copy(context.recruits),
         m=len(own) if streamed is None else streamed.m,
         first=0 if streamed is None else streamed.first,
-        sums=None if streamed is None else alone(streamed.sums),
-        looked=None if streamed is None else alone(streamed.looked),
+        sums=None if streamed is None else detached_copy(streamed.sums),
+        looked=None if streamed is None else detached_copy(streamed.looked),
     )
 
 
@@ -418,18 +418,18 @@ def _seen(context: AttackContext, own: Payload, tier: Tier) -> Payload:
     return context.honest.take(context.benign) if tier == "all" else own.copied()
 
 
-def alone(value: Any) -> Any:
-    """Return a copy of tensors without the storage, all clients' rows, that they are views of."""
+def detached_copy(value: Any) -> Any:
+    """Return a deep copy whose tensors own their storage; a view would hold all clients' rows."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
-        return {name: alone(part) for name, part in value.items()}
+        return {name: detached_copy(part) for name, part in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(alone(part) for part in value)
+        return type(value)(detached_copy(part) for part in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         twin = copy.copy(value)
         for name, part in vars(value).items():
-            object.__setattr__(twin, name, alone(part))
+            object.__setattr__(twin, name, detached_copy(part))
         return twin
     return copy.deepcopy(value)
 
@@ -458,7 +458,7 @@ def _rehearsal(
 def _oracle(context: AttackContext, rows: Tensor, tier: str) -> Oracle:
     """Return the server's rule to query, which holds nothing that the tier may not read."""
     # Below "all" its own messages and weights stand in for the others', and nobody is remembered.
-    rule = fresh(context.defense)
+    rule = new_instance(context.defense)
     state = context.defense_state
     view = context.view
     honest = context.honest
@@ -476,8 +476,8 @@ def _oracle(context: AttackContext, rows: Tensor, tier: str) -> Oracle:
             ids=numbers,
             truth=None if view.truth is None else mine,
         )
-        if hooks.ask(rule, "traits", Traits).identities:
-            state = hooks.ask(rule, "init", object, messages.spec)
+        if ask(rule, "traits", Traits).identities:
+            state = ask(rule, "init", object, messages.spec)
     secret = context.owned.secret.derive("oracle")
     view = view.asked(key=secret.key("none")).copied()  # the server's own key stays at the server
     state = hooks.copied(rule, "aggregate", state)

@@ -6,9 +6,10 @@ from functools import partial
 
 from torch import Tensor
 
-from fedbench.adversary.threat_model import OwnedRows, alone
+from fedbench.adversary.threat_model import OwnedRows, detached_copy
 from fedbench.api import Attack, Memory, hooks
 from fedbench.api.attack import Local
+from fedbench.core.blame import ask
 from fedbench.core.trees import Tree
 from fedbench.executors.training import Client, Executor
 
@@ -34,19 +35,19 @@ def train(
     poisoned = []
     network = executor.shared.network
     protocol = executor.protocol
-    start = hooks.ask(protocol, "memory", dict, executor.shared)
+    start = ask(protocol, "memory", dict, executor.shared)
     agreed = [name for name in start if name == protocol.agreed]
     for i, number, row in zip(owned.ids, owned.numbers, owned.rows.tolist(), strict=True):
         client = clients[row]
         local = Local(
-            tree=alone(client.tree),
-            before=None if before is None else alone(before),
+            tree=detached_copy(client.tree),
+            before=None if before is None else detached_copy(before),
             part=number,
             parts=owned.total,
             step=step,
             key=owned.secret.key("poison", owned.place(row)),
             classes=network.classes,
-            learned=alone(learned),
+            learned=detached_copy(learned),
             head=network.head_names,
             statistics=network.statistics,
         )

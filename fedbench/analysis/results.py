@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import pyarrow
     from matplotlib.figure import Figure
 
-SHOWN = 20  # cells of which a notebook shows a line each
-WIDTH = 100  # characters of a line in a shell
+MAX_SHOWN_CELLS = 20  # in a notebook, a line each
+SHELL_WIDTH = 100  # of a line
 
 
 def load(path: str | Path) -> Results | Record:
@@ -79,8 +79,8 @@ class Results(Sequence[Record]):
     def __repr__(self) -> str:
         if not self:
             return "Results of no runs"
-        page = self._page("cell", most=SHOWN)
-        lines = [text for text, _ in page.lines(WIDTH, str, "─")]
+        page = self._page("cell", most=MAX_SHOWN_CELLS)
+        lines = [text for text, _ in page.lines(SHELL_WIDTH, str, "─")]
         return "\n".join([self._heading, *lines[:-1], *self._unshown])
 
     def _repr_html_(self) -> str:
@@ -88,7 +88,8 @@ class Results(Sequence[Record]):
 
         if not self:
             return paragraph(repr(self))
-        parts = [paragraph(self._heading), as_html(self._page("cell", most=SHOWN).table())]
+        page = self._page("cell", most=MAX_SHOWN_CELLS)
+        parts = [paragraph(self._heading), as_html(page.table())]
         return "\n".join([*parts, *map(paragraph, self._unshown)])
 
     @property
@@ -99,7 +100,7 @@ class Results(Sequence[Record]):
 
     @property
     def _unshown(self) -> list[str]:
-        more = len(self._answer("cell").entries) - SHOWN
+        more = len(self._answer("cell").entries) - MAX_SHOWN_CELLS
         return [f"... and {more} more; to_pandas() has all of them"] if more > 0 else []
 
     @cached_property

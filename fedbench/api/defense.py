@@ -142,8 +142,8 @@ class Traits:
     reports: bool = False
 
 
-class Stage:
-    """Common part of rules and prefilters."""
+class Link:
+    """Link of a chain: the common part of rules and prefilters."""
 
     accepts: ClassVar[Alphabets] = (Payload,)
     without: ClassVar[dict[type[Payload], str]] = {}  # exceptions from `accepts`, and why
@@ -179,7 +179,7 @@ class Stage:
         return dataclasses.replace(self, f=f) if hasattr(self, "f") else self  # type: ignore[type-var]
 
 
-class Defense(Stage, ABC, Generic[State]):
+class Defense(Link, ABC, Generic[State]):
     """Aggregation rule: an estimate of the mean of the honest clients' `values`.
 
     A field ``f`` left at None is filled by the harness with the declared malicious share of a
@@ -278,10 +278,9 @@ class Defense(Stage, ABC, Generic[State]):
         return None
 
     def candidates(self, squared: Tensor) -> Tensor | None:
-        """Return the rows ``(n,)`` bool that it picks by squared distances ``(n, n)``, if it does.
+        """Return the rows ``(n,)`` bool that are picked by squared distances ``(n, n)``, or None.
 
-        By default those that it averages. Bulyan, which averages some of their values, has only
-        these.
+        By default the rows that it averages. Bulyan averages only some values of its picks.
         """
         return self.select(squared)
 
@@ -305,8 +304,8 @@ def _belongs(kind: type[Defense[Any]], name: str) -> bool:
     return belongs(kind, name, "aggregate", Defense)
 
 
-def require_f(stage: Stage) -> None:
-    """Raise `ConfigError` for an ``f`` that is open: outside of a run nobody declares a share."""
+def require_f(stage: Link) -> None:
+    """Raise `ConfigError` if ``f`` is None: outside of a run no declared share fills it."""
     name = type(stage).__name__
     if stage.lacks_f:
         raise ConfigError(

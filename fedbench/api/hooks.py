@@ -22,9 +22,7 @@ from torch import Tensor
 
 from fedbench.api import undeclared
 from fedbench.api.undeclared import advised
-from fedbench.core.blame import Hook as Hook
-from fedbench.core.blame import ask as ask
-from fedbench.core.blame import line, shown
+from fedbench.core.blame import Hook, ask, line, shown
 from fedbench.core.errors import IllegalPayloadError, PluginError
 from fedbench.core.tiling import finite_rows
 from fedbench.payload import FoldedMessages, KeptMessages, Payload, joined, require_same_form
@@ -38,9 +36,9 @@ if TYPE_CHECKING:
     from fedbench.core.trees import Tree
 
 Note = float | int | str | bool
-NOTES = 100  # per round
-LETTERS = 1000  # per note
-TRIALS = 10_000  # per round
+MAX_NOTES = 100  # per round
+MAX_NOTE_LENGTH = 1000  # per note
+MAX_TRIALS = 10_000  # per round
 
 
 @contextmanager
@@ -385,18 +383,19 @@ def aggregate(
 
 def legible_notes(hook: Hook, notes: Mapping[str, Note]) -> dict[str, Note]:
     """Return the notes of a round for JSON, which has no NaN; integers have at most 64 bits."""
-    requirement = f"note at most {NOTES} numbers, bools and texts of at most {LETTERS} characters"
-    if not isinstance(notes, dict) or len(notes) > NOTES:
+    texts = f"texts of at most {MAX_NOTE_LENGTH} characters"
+    requirement = f"note at most {MAX_NOTES} numbers, bools and {texts}"
+    if not isinstance(notes, dict) or len(notes) > MAX_NOTES:
         raise hook.wrong(f"must {requirement}, got {shown(notes)}")
     for name, note in notes.items():
-        if not (isinstance(name, str) and len(name) <= LETTERS and _is_note(note)):
+        if not (isinstance(name, str) and len(name) <= MAX_NOTE_LENGTH and _is_note(note)):
             raise hook.wrong(f"must {requirement}, got {shown((name, note))}")
     return {name: legible(note) for name, note in notes.items()}
 
 
 def _is_note(note: object) -> bool:
     if isinstance(note, str):
-        return len(note) <= LETTERS
+        return len(note) <= MAX_NOTE_LENGTH
     return isinstance(note, float) or (isinstance(note, int) and abs(note) < 2**63)
 
 
@@ -409,8 +408,8 @@ def legible_trace(
     hook: Hook, trace: list[tuple[float, float]]
 ) -> list[tuple[float | None, float | None]]:
     """Return the trials of a search: pairs of numbers, None for those that are not finite."""
-    requirement = f"trace at most {TRIALS} pairs of numbers"
-    if not isinstance(trace, list) or len(trace) > TRIALS:
+    requirement = f"trace at most {MAX_TRIALS} pairs of numbers"
+    if not isinstance(trace, list) or len(trace) > MAX_TRIALS:
         raise hook.wrong(f"must {requirement}, got {shown(trace)}")
     for pair in trace:
         good = type(pair) is tuple and len(pair) == 2

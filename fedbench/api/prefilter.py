@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from fedbench.api import hooks, undeclared
-from fedbench.api.defense import Defense, ServerView, Stage, Traits, belongs, require_f
+from fedbench.api.defense import Defense, Link, ServerView, Traits, belongs, require_f
 from fedbench.api.undeclared import advised
+from fedbench.core.blame import Hook
 from fedbench.core.copies import fetched
 from fedbench.core.errors import Incompatible
 from fedbench.payload import FloatVectors, KeptMessages, Payload, Spec
 
 
-class Prefilter(Stage, ABC):
+class Prefilter(Link, ABC):
     """Transformation of rows in front of a rule, as in ``nnm:f=2+multi-krum:f=2``.
 
     A field ``f`` left at None is filled as that of a rule. `Traits.mean_at_zero` says here that
@@ -80,7 +81,7 @@ def _guarded(transform: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Chain(Defense[Any], chain=True):
-    """A prefilter in front of a rule, which may be such a pair itself.
+    """A prefilter in front of a rule, which may be a chain itself.
 
     The clients' sizes go with their rows; rows that are of several clients each all count the same.
     Real rows are handed on as measured from the middle of the alphabet, which is added back.
@@ -170,7 +171,7 @@ class Chain(Defense[Any], chain=True):
         self, received: KeptMessages, state: Any, view: ServerView
     ) -> tuple[Tensor, Any]:
         n = len(received)
-        hook = hooks.Hook(self.first, "mixture", view.step)
+        hook = Hook(self.first, "mixture", view.step)
         shares = hook.returned(Tensor, received, view)
         hook.must(shares.ndim == 2 and shares.shape[1] == n, f"shares (m, {n})", shares)
         inner = _of_mixed(view, len(shares))
@@ -194,7 +195,7 @@ def transform(
     prefilter: Prefilter, received: Payload, view: ServerView
 ) -> tuple[Payload, Tensor | None]:
     """Call `Prefilter.transform`; return messages, and None or the row of each, on the CPU."""
-    hook = hooks.Hook(prefilter, "transform", view.step)
+    hook = Hook(prefilter, "transform", view.step)
     remedy = "write: return messages, None, or messages and which rows they were"
     with advised(hook, view, undeclared.DEFENSE, view):
         passed, rows = hook.pair(received, view, remedy=remedy)

@@ -12,10 +12,10 @@ from fedbench.api import Adjacency
 from fedbench.core.errors import require
 from fedbench.privacy.conversion import Floats, bisect, check_delta
 
-CHOOSING = 0.25  # share of the scores that choose the test; the others are tested
-THRESHOLDS = 256  # candidate thresholds from each set of scores
-SHARES = (0.1, 0.25, 0.5, 0.9)  # shares of the canaries to guess, fixed in advance
-MOST = 64.0  # largest epsilon of the search
+CHOOSING_SHARE = 0.25  # share of the scores that choose the test; the others are tested
+MAX_THRESHOLDS = 256  # candidate thresholds from each set of scores
+GUESSED_SHARES = (0.1, 0.25, 0.5, 0.9)  # shares of the canaries to guess, fixed in advance
+MAX_EPSILON = 64.0  # largest epsilon of the search
 
 
 Method = Literal["mechanism", "one-run", "one-shot", "one-shot, max"]
@@ -106,7 +106,7 @@ def lower_bound(first: Floats, second: Floats, delta: float, confidence: float) 
     fewest = min(len(first), len(second))
     require("releases", fewest, fewest >= 8, ">= 8")
     level = (1 - confidence) / 2
-    cuts = [math.ceil(CHOOSING * len(scores)) for scores in (first, second)]
+    cuts = [math.ceil(CHOOSING_SHARE * len(scores)) for scores in (first, second)]
     threshold, below = _choice(first[: cuts[0]], second[: cuts[1]], delta, level)
     suspect, other = _directed(first[cuts[0] :], second[cuts[1] :], below)
     trials = len(suspect), len(other)
@@ -149,7 +149,7 @@ def _choice(first: Floats, second: Floats, delta: float, level: float) -> tuple[
 
 def _tail(ascending: Floats) -> Floats:
     """Return some of the values, more of the larger ones."""
-    ranks = np.unique(np.geomspace(1, len(ascending), THRESHOLDS).astype(np.int64))
+    ranks = np.unique(np.geomspace(1, len(ascending), MAX_THRESHOLDS).astype(np.int64))
     return ascending[len(ascending) - ranks]
 
 
@@ -168,7 +168,7 @@ class Guesses:
         require("right", self.right, legal, requirement)
 
     def chance(self, epsilon: float, delta: float) -> float:
-        """Bound the chance of so many right guesses under (epsilon, delta): a p-value.
+        """Bound the chance of this many right guesses under (epsilon, delta): a p-value.
 
         With ``q = e^eps / (1 + e^eps)``, ``beta = Pr[Bin(r, q) >= v]`` and ``alpha = max_i
         (Pr[Bin(r, q) >= v - i] - beta) / i``: ``beta + 2 m delta alpha``.
@@ -192,7 +192,9 @@ class Guesses:
         level = 1 - confidence
         if self.chance(0.0, delta) > level:
             return 0.0
-        return bisect(lambda epsilon: self.chance(epsilon, delta) > level, 0.0, MOST, steps=60)[0]
+        return bisect(
+            lambda epsilon: self.chance(epsilon, delta) > level, 0.0, MAX_EPSILON, steps=60
+        )[0]
 
     def best(self, confidence: float) -> float:
         """Return the bound at delta 0 if all guesses are right: ``logit q`` with ``q^r = p``.
@@ -220,13 +222,13 @@ def best_guesses(
     """Return the best bound over the number of guesses, and its guesses.
 
     The ``r/2`` canaries of the largest scores are guessed present, the ``r/2`` of the least absent,
-    for ``r`` each of `SHARES` of ``m``, with an equal part of the error. Ties are broken by
+    for ``r`` each of `GUESSED_SHARES` of ``m``, with an equal part of the error. Ties are broken by
     position, which is independent of the coins. ``scores`` and ``present`` are ``(m,)``.
     """
     m = len(scores)
     require("canaries", m, m >= 2, ">= 2")
     order = np.argsort(scores, kind="stable")
-    sides = sorted({max(1, math.floor(share * m / 2)) for share in SHARES})
+    sides = sorted({max(1, math.floor(share * m / 2)) for share in GUESSED_SHARES})
     part = 1 - (1 - confidence) / len(sides)
     bounds = []
     for side in sides:

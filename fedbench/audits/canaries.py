@@ -30,7 +30,7 @@ from fedbench.run import begin, play_round
 
 Form = Literal["signs", "sphere"]
 Rows = npt.NDArray[np.int64]
-FAR = 10.0  # times the clip, so that the mechanism has to clip it
+CLIPPED_LENGTH = 10.0  # times the clip, so that the mechanism has to clip it
 ADJACENCIES = ("zero-out", "replace-one")  # an absent canary is one that was replaced
 HIDDEN = "sums, not who took part,"
 OBSERVED = {"messages": "messages", "sum": "sums", "hidden-sum": HIDDEN, "model": "models"}
@@ -272,10 +272,10 @@ def plant(setup: Setup, present: Tensor, form: Form) -> Canaries:
     """Return canaries in place of the last clients, far beyond the clip; ``present (m,)`` bool."""
     plugins = setup.plugins
     if plugins.protocol.space == "probabilities":
-        radius = FAR * math.sqrt(int(plugins.protocol.trained(setup.shared).d))
+        radius = CLIPPED_LENGTH * math.sqrt(int(plugins.protocol.trained(setup.shared).d))
     else:
         owner = plugins.mechanism if hasattr(plugins.mechanism, "clip") else plugins.protocol
-        radius = FAR * float(getattr(owner, "clip", None) or 1.0)
+        radius = CLIPPED_LENGTH * float(getattr(owner, "clip", None) or 1.0)
     first = setup.scenario.clients - len(present)
     return Canaries(present, first, radius, setup.secret.key("audit", form), form)
 

@@ -12,7 +12,7 @@ from scipy.special import gammaln, log_ndtr, xlog1py, xlogy
 from fedbench.core.errors import require
 from fedbench.privacy.conversion import Floats, bisect, check_delta, gdp_delta, gdp_epsilon
 
-GROUPS = 20  # groups of canaries in the jackknife
+JACKKNIFE_GROUPS = 20  # groups of canaries in the jackknife
 
 
 def epsilon_of(delta_of: Callable[[float], float], delta: float) -> float:
@@ -177,7 +177,7 @@ def estimate(
     """
     require("--canaries", canaries, canaries >= 4, ">= 4")
     rows = np.arange(canaries)
-    count = min(GROUPS, canaries)
+    count = min(JACKKNIFE_GROUPS, canaries)
     without = [laws(rows[rows % count != group]).epsilon(delta) for group in range(count)]
     return laws(rows).epsilon(delta), float(np.std(without)) * math.sqrt(count - 1)
 

@@ -21,8 +21,8 @@ from fedbench.privacy.events import (
     NoisySigns,
 )
 
-FAR = 10.0  # times the clip, to detect a mechanism that does not clip
-INSIDE = 1 - 1e-5  # times the clip, so that rounding does not cause clipping
+CLIPPED_LENGTH = 10.0  # times the clip, to detect a mechanism that does not clip
+UNCLIPPED_LENGTH = 1 - 1e-5  # times the clip, so that rounding does not cause clipping
 POSITIONS = 17  # positions of a chunk in [c, 1-c] to try
 
 
@@ -87,7 +87,7 @@ def _(
     ]
     k, low, h = max(chunks, key=lambda chunk: law(*chunk).epsilon(delta))
     unit = on_chunk(d, k)
-    far = FAR * (event.radius or math.sqrt(d)) * unit
+    far = CLIPPED_LENGTH * (event.radius or math.sqrt(d)) * unit
     part = f"{k} of {d} probabilities" if k < d else f"all {d} probabilities"
     text = f"{part} at {low:.3g} or at {low + h:.3g}"
     reference = torch.where(unit > 0, low + h / 2 if replaced else low, 0.5)
@@ -125,7 +125,7 @@ def _(
     k = max(sizes(d), key=lambda k: law(k).epsilon(delta))
     unit = on_chunk(d, k)
     zeros = torch.zeros(d)
-    far = FAR * _clip(mechanism) * unit
+    far = CLIPPED_LENGTH * _clip(mechanism) * unit
     text = f"the clip over {k} of {d} signs or {'its opposite' if replaced else 'nothing'}"
     return NeighbourPair(zeros, far, -far if replaced else zeros, unit, text, law(k))
 
@@ -138,10 +138,10 @@ def _(
     zeros = torch.zeros(d)
     unit = on_chunk(d, d)
     clip = _clip(mechanism)
-    far = -FAR * clip * unit
+    far = -CLIPPED_LENGTH * clip * unit
     law = Gaussians(1 / event.z)
     if adjacency == "replace-one":
-        near = INSIDE * clip * unit
+        near = UNCLIPPED_LENGTH * clip * unit
         twice = Gaussians(2 / event.z)
         return NeighbourPair(zeros, near, far, unit, "the clip or its opposite", twice)
     if adjacency == "add-remove":
@@ -164,7 +164,9 @@ def _(
     other = torch.zeros(d) if adjacency == "zero-out" else None
     text = f"a long gradient or {'none' if other is None else 'zero'}, in one step"
     law = Gaussians(1 / event.z)
-    return NeighbourPair(torch.zeros(d), FAR * _clip(mechanism) * unit, other, unit, text, law)
+    return NeighbourPair(
+        torch.zeros(d), CLIPPED_LENGTH * _clip(mechanism) * unit, other, unit, text, law
+    )
 
 
 def _clip(mechanism: Mechanism) -> float:

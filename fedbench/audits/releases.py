@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Adjacency, Defense, Gradient, Mechanism, Protocol, Release, ServerView
-from fedbench.audits.bounds import CHOOSING, AuditFinding, lower_bound
+from fedbench.audits.bounds import CHOOSING_SHARE, AuditFinding, lower_bound
 from fedbench.audits.pairs import NeighbourPair, worst_pair
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
@@ -22,8 +22,8 @@ from fedbench.privacy.clients import protect_payload, protect_updates
 from fedbench.privacy.conversion import Floats
 from fedbench.privacy.mechanisms.dp_fedavg import ClipState
 
-AT_ONCE = 1 << 20  # values of a vector draw in one chunk of releases
-SLOW = 30_000  # largest number of releases of a mechanism that cannot be vectorized
+CHUNK_VALUES = 1 << 20  # values of a vector draw in one chunk of releases
+MAX_SLOW_RELEASES = 30_000  # largest number of releases of a mechanism that cannot be vectorized
 
 DrawRelease = Callable[[Key], Tensor]
 
@@ -48,9 +48,9 @@ class ReleaseBench:
         seeds = key.bits(count)
         release = self.release(pair, given)
         try:
-            return together(release, seeds, max(1, AT_ONCE // self.d))
+            return together(release, seeds, max(1, CHUNK_VALUES // self.d))
         except RuntimeError:  # control flow depends on a drawn value, as in an adaptive clip
-            return one_by_one(release, seeds[:SLOW])
+            return one_by_one(release, seeds[:MAX_SLOW_RELEASES])
 
     def release(self, pair: NeighbourPair, given: Tensor | None) -> DrawRelease:
         """Return a function of a key to ``(channels,)``: a release's score, then other values."""
@@ -117,7 +117,7 @@ def together(release: DrawRelease, seeds: Tensor, chunk: int) -> Tensor:
 
 
 def one_by_one(release: DrawRelease, seeds: Tensor) -> Tensor:
-    """Return the same as `together`, one seed after the other."""
+    """Return the releases of `together`, computed seed by seed."""
     return torch.stack([release(Key(seed % (1 << 64))).double() for seed in seeds.tolist()])
 
 
@@ -183,7 +183,7 @@ def scores(first: Tensor, second: Tensor) -> tuple[Floats, Floats]:
     a, b = first.numpy(), second.numpy()
     if a.shape[1] == 1:
         return a[:, 0], b[:, 0]
-    x, y = a[: int(CHOOSING * len(a))], b[: int(CHOOSING * len(b))]
+    x, y = a[: int(CHOOSING_SHARE * len(a))], b[: int(CHOOSING_SHARE * len(b))]
     noise = np.maximum((x.var(axis=0) + y.var(axis=0)) / 2, 1e-30)
     weights = (x.mean(axis=0) - y.mean(axis=0)) / noise
     return a @ weights, b @ weights

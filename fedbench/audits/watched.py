@@ -36,6 +36,6 @@ class Watched(Defense[Any]):
 
 
 def watched(setup: Setup, observe: Observe) -> Setup:
-    """Return the same run with an observer at the server; too few rows are not observed."""
+    """Return the run with an observer at the server, which skips rounds with too few rows."""
     plugins = dataclasses.replace(setup.plugins, defense=Watched(setup.plugins.defense, observe))
     return dataclasses.replace(setup, plugins=plugins)

@@ -30,7 +30,7 @@ from fedbench.cli import (
 )
 from fedbench.cli.terminal import abandon_stdout
 from fedbench.core.errors import (
-    LONGEST,
+    MAX_LINE,
     FedbenchError,
     PluginError,
     one_line,
@@ -137,7 +137,7 @@ def main(arguments: list[str] | None = None) -> None:
             code = _command()(arguments, prog_name="fedbench", standalone_mode=False)
             sys.stdout.flush()
     except FedbenchError as error:
-        fail(str(error), most=2 * LONGEST if isinstance(error, PluginError) else LONGEST)
+        fail(str(error), most=2 * MAX_LINE if isinstance(error, PluginError) else MAX_LINE)
     except _UsageError as error:
         message = error.format_message().rstrip(".")
         option = getattr(getattr(error, "param", None), "opts", None)
@@ -166,7 +166,7 @@ def warnings_in_one_line() -> Iterator[None]:
         yield
 
 
-def fail(message: str, code: int = 2, most: int = LONGEST) -> None:
+def fail(message: str, code: int = 2, most: int = MAX_LINE) -> None:
     """Print one line on stderr, without a traceback, and exit."""
     print(one_line(f"fedbench: {message}", most), file=sys.stderr)
     sys.exit(code)

@@ -15,7 +15,7 @@ from fedbench.cli.options import Device, Threads, chosen, explained, torch_threa
 from fedbench.cli.terminal import status
 from fedbench.results.aggregate import grouped
 from fedbench.tables.export import as_csv, bullets, literal, markdown
-from fedbench.tables.numbers import NONE, bits, counted
+from fedbench.tables.numbers import NA, bits, counted
 from fedbench.tables.table import Column, Line, Table
 from fedbench.tables.terminal import cell, grid, listed
 
@@ -115,7 +115,7 @@ def bias(of: Distortion) -> str:
 
 
 def _lost(text: Callable[[Distortion], str]) -> Callable[[CodecResult], str]:
-    return lambda row: NONE if row.distortion is None else text(row.distortion)
+    return lambda row: NA if row.distortion is None else text(row.distortion)
 
 
 COLUMNS: dict[str, Callable[[CodecResult], str]] = {
@@ -168,7 +168,7 @@ def captions(bench: Bench) -> dict[str, str]:
         f"bytes to dense values{together}"
     )
     if any(row.distortion is None for row in rows):
-        terms[NONE] = "messages without a scale: nothing to compare"
+        terms[NA] = "messages without a scale: nothing to compare"
     if any(row.scale == "fixed" for row in rows):
         terms[FIXED.strip()] = "of a fixed magnitude: what is lost depends on how long x is"
     if memory := dict.fromkeys(row.codec for row in rows if row.error_feedback):

@@ -163,13 +163,13 @@ def reproduce(
     from fedbench.experiment.scenario import code_version
     from fedbench.leaderboard.check import claim
     from fedbench.leaderboard.replays import (
-        again,
         cell,
         commands,
         disagreements,
         has_read,
         keep,
         parts,
+        play_again,
         require_name,
         required,
         stored,
@@ -203,7 +203,7 @@ def reproduce(
         cells = {part: cell(claimed.entry, part.attack) for part in missing if part.stage == stage}
         seeds = [record.scenario.seed for record in claimed.of(next(iter(cells)))]
         with watcher(console, list(cells.values()), seeds, table=False) as watch:
-            comparisons += again(claimed, cells, seeds, options, watch, out)
+            comparisons += play_again(claimed, cells, seeds, options, watch, out)
     if len(comparisons) < len(chosen):
         print("fedbench: stopped, the entry is as it was", file=sys.stderr)
         return 130
@@ -360,7 +360,7 @@ def rank(
     from fedbench.cli import leaderboard_table as shown
     from fedbench.leaderboard.board import races
     from fedbench.leaderboard.held_out import gaps
-    from fedbench.leaderboard.rank import VIEWS, apart, ranking
+    from fedbench.leaderboard.rank import VIEWS, comparable_groups, ranking
     from fedbench.leaderboard.rules import DIVISIONS, readable
     from fedbench.leaderboard.rules import newest as newest_rules
 
@@ -379,7 +379,7 @@ def rank(
         )
         for race, entries in races(board).items()
         if division in (None, race[0]) and track in (None, race[1])
-        for group in apart(entries)
+        for group in comparable_groups(entries)
     ]
     if pareto:
         places = [replace(place, ranking=place.ranking.front()) for place in places]

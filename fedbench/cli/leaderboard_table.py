@@ -15,7 +15,7 @@ from fedbench.leaderboard.entry_rules import outdated
 from fedbench.leaderboard.site.words import brief, epsilon, resolution, system
 from fedbench.tables.export import as_csv as rows_as_csv
 from fedbench.tables.export import literal, markdown
-from fedbench.tables.numbers import NONE, bits, or_none, percent, points
+from fedbench.tables.numbers import NA, bits, or_none, percent, points
 from fedbench.tables.table import Column, Line, Table
 from fedbench.tables.terminal import cell, grid
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from fedbench.leaderboard.entry_rules import RuleFinding
     from fedbench.leaderboard.held_out import HeldOutResult
     from fedbench.leaderboard.rank import Ranking, Standing
-    from fedbench.leaderboard.replays import Claim, Comparison, Part
-    from fedbench.leaderboard.spot_check import Outcome
+    from fedbench.leaderboard.replays import ClaimedEntry, ReplayedCell, StagedCell
+    from fedbench.leaderboard.spot_check import CheckedRound
 
 FRONT = "◆"
 GAP = "gap"
@@ -37,7 +37,7 @@ HEADS = (
 )
 NARROW = ("rank", "entry", "worst case %", "up", "ε", FRONT)
 WIDE = 110  # characters from which on every column has room
-NAMES = 24  # characters that an entry has at least
+MIN_ENTRY_WIDTH = 24  # characters that an entry has at least
 NUMBERS = ("rank", BEST, "up", "down", "ε")
 UNSEEN = (
     "Nothing was played: numbers that were made up consistently, plug-ins that do something else "
@@ -92,7 +92,7 @@ class RankingTable:
                 heading,
                 "right" if heading in NUMBERS else "left",
                 wraps=heading in ("entry", "attack"),
-                width=NAMES if heading == "entry" else None,
+                width=MIN_ENTRY_WIDTH if heading == "entry" else None,
             )
             for heading in headings
         ]
@@ -111,7 +111,7 @@ class RankingTable:
         score = standing.score
         old = f", rules {entry.rules} of {self.newest}" if entry.rules < self.newest else ""
         weaker = ", outdated" if outdated(cell.attack for cell in entry.cells) else ""
-        numbers = [NONE] * 7
+        numbers = [NA] * 7
         if score is not None:
             numbers = [spread(score.worst), short(entry, score.attack), percent(score.area)]
             numbers += [percent(score.clean.mean)]
@@ -124,7 +124,7 @@ class RankingTable:
             *numbers,
             FRONT if standing.pareto else "",
             entry.status + weaker + old,
-            " ".join(gap(result) for result in self.held_out.get(entry.id, [])[:1]) or NONE,
+            " ".join(gap(result) for result in self.held_out.get(entry.id, [])[:1]) or NA,
         ]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -284,9 +284,9 @@ def checked_json(checked: Sequence[CheckedFile]) -> str:
 
 
 def repetition(
-    claim: Claim,
-    comparisons: Sequence[Comparison],
-    apart: Mapping[Part, Sequence[str]],
+    claim: ClaimedEntry,
+    comparisons: Sequence[ReplayedCell],
+    apart: Mapping[StagedCell, Sequence[str]],
     options: ConsoleOptions,
 ) -> RichTable:
     """Set cells as they are claimed beside the same cells played again, for a terminal.
@@ -305,7 +305,7 @@ def repetition(
             if claimed is None and again is None:
                 continue
             far = what in apart[part]
-            difference = NONE if claimed is None or again is None else f"{again - claimed:+.6g}"
+            difference = NA if claimed is None or again is None else f"{again - claimed:+.6g}"
             values = (or_none(x, "{:.6g}".format) for x in (claimed, again))
             texts = [name, what.replace("_", " "), *values, difference, "too far" if far else ""]
             lines.append(Line(texts, marked=far))
@@ -313,7 +313,7 @@ def repetition(
     return grid(Table(columns, lines), options)
 
 
-def spot_checks(outcomes: Sequence[Outcome], options: ConsoleOptions) -> RichTable:
+def spot_checks(outcomes: Sequence[CheckedRound], options: ConsoleOptions) -> RichTable:
     """Show the rounds that were played again and what differs, for a terminal."""
     columns = [
         Column("attack", "left", wraps=True),

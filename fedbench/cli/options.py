@@ -129,23 +129,33 @@ Workers = Annotated[
 ]
 Threads = Annotated[int, option("Threads of torch in each process, on a CPU.")]
 RunTimeout = Annotated[float, option("Seconds after which a run is ended and counts as failed.")]
-APART = "Play attack and defense in processes of their own, which hold only what they are shown."
-Isolate = Annotated[bool, option(APART, "--isolate")]
-ONE = "Compute as every processor can, on one thread, so that records are equal on all of them."
-Canonical = Annotated[bool, option(ONE, "--canonical")]
+Isolate = Annotated[
+    bool,
+    option(
+        "Play attack and defense in processes of their own, which hold only what they are shown.",
+        "--isolate",
+    ),
+]
+Canonical = Annotated[
+    bool,
+    option(
+        "Compute as every processor can, on one thread, so that records are equal on all of them.",
+        "--canonical",
+    ),
+]
 KeepStates = Annotated[
     Path | None,
     option("Folder that keeps the states of canonical runs, for spot checks; by default none."),
 ]
-KEPT = "Keep the deployed model of every run beside its record, as safetensors."
-SaveModel = Annotated[bool, option(KEPT, "--save-model")]
-KILLED = (
+SAVE_MODEL_HELP = "Keep the deployed model of every run beside its record, as safetensors."
+SaveModel = Annotated[bool, option(SAVE_MODEL_HELP, "--save-model")]
+CHECKPOINT_HELP = (
     "Interval at which a run keeps what it needs to go on after it was killed: every=N rounds, "
     "every=Nmin or none; by default every=10min."
 )
-Checkpoint = Annotated[str | None, option(KILLED, "--checkpoint")]
-TRACKED = "Tracker that follows the runs: mlflow, tensorboard or wandb. Repeat; by default none."
-Track = Annotated[list[str] | None, option(TRACKED, "--track")]
+Checkpoint = Annotated[str | None, option(CHECKPOINT_HELP, "--checkpoint")]
+TRACK_HELP = "Tracker that follows the runs: mlflow, tensorboard or wandb. Repeat; by default none."
+Track = Annotated[list[str] | None, option(TRACK_HELP, "--track")]
 Format = Annotated[str, option("Form of the output: table or json.")]
 
 

@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from fedbench.privacy.planning import PrivacyPlan
 
 Prices = Mapping[Sees, "PrivacyCost | NoTheorem"]
-LEAST = "◀"
-HEADS = {
+WINNER_MARK = "◀"
+COLUMN_HEADINGS = {
     "messages": "messages\nof each",
     "sum": "their\nsum",
     "hidden-sum": "sum, not\nwho sent",
     "model": "the\nmodels",
 }
-VIEWS = {
+OBSERVERS = {
     "messages": "who sees the message of each client",
     "sum": "who sees the sum of the messages, and who took part",
     "hidden-sum": "who sees the sum of the messages alone",
     "model": "who sees the models that the server deploys",
 }
-WEAK = 10.0  # epsilon above which a claim says little
+WEAK_EPSILON = 10.0  # epsilon above which a claim says little
 CHOICES = {"sees": Sees, "sampling": Sampling, "adjacency": Adjacency, "cohorts": Cohorts}
 MEANINGS = {
     "randomized-response": "exact for bits, whatever they say: the Binomial tail",
@@ -190,7 +190,7 @@ def table(prices: Prices, priced: Mapping[Sees, PrivacyCost]) -> Table:
     if any(claim is not None for claim in claims):
         texts = ["-" if claim is None else f"{nats(claim)}  " for claim in claims]
         lines.append(Line(["paper", *texts]))
-    headings = [HEADS[see] for see in prices] if len(prices) > 1 else ["ε"]
+    headings = [COLUMN_HEADINGS[see] for see in prices] if len(prices) > 1 else ["ε"]
     return Table([Column(heading) for heading in ("bound", *headings)], lines)
 
 
@@ -204,22 +204,22 @@ def terms(prices: Prices, costs: Mapping[Sees, PrivacyCost]) -> list[tuple[str, 
         if see in costs:
             alone = len(prices) == 1
             less = ", or less" if alone and see == "messages" else ""
-            covers = f"{VIEWS[see]}{less}; {costs[see].adjacency}; {costs[see].sampler}"
+            covers = f"{OBSERVERS[see]}{less}; {costs[see].adjacency}; {costs[see].sampler}"
             terms.append(("ε" if alone else see, covers))
         else:
             terms.append((see, f"refused: {refusal}"))
-    terms.append((LEAST, "the least bound, which is the ε that holds; natural logarithms"))
-    if any(cost.epsilon > WEAK for cost in costs.values()):
-        odds = f"e^{WEAK:g}, {math.exp(WEAK):,.0f} times"
-        weak = f"every ε above {WEAK:g}: odds may change by more than {odds}, so little is promised"
-        terms.append(("weak", weak))
+    terms.append((WINNER_MARK, "the least bound, which is the ε that holds; natural logarithms"))
+    if any(cost.epsilon > WEAK_EPSILON for cost in costs.values()):
+        odds = f"e^{WEAK_EPSILON:g}, {math.exp(WEAK_EPSILON):,.0f} times"
+        weak = f"every ε above {WEAK_EPSILON:g}: odds may change by more than {odds}"
+        terms.append(("weak", f"{weak}, so little is promised"))
     return terms
 
 
 def _bound(cost: PrivacyCost | None, name: str) -> str:
     if cost is None or name not in cost.bounds:
         return "-"
-    return nats(cost.bounds[name]) + (f" {LEAST}" if cost.winner == name else "  ")
+    return nats(cost.bounds[name]) + (f" {WINNER_MARK}" if cost.winner == name else "  ")
 
 
 def as_json(name: str, plan: PrivacyPlan, prices: Prices, unit: str) -> str:

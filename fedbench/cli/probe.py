@@ -16,7 +16,7 @@ from fedbench.cli import options as opt
 from fedbench.cli.terminal import status
 from fedbench.core.errors import require
 from fedbench.core.files import writable, write_atomically
-from fedbench.tables.numbers import NONE, counted, nats, or_none, percent
+from fedbench.tables.numbers import NA, counted, nats, or_none, percent
 from fedbench.tables.table import Line, Table
 from fedbench.tables.terminal import cell, grid, listed
 
@@ -193,7 +193,7 @@ def member_table(results: Sequence[Membership]) -> Table:
             area = reading.auc
             interval = f"{area.low:.3f}-{area.high:.3f}"
             estimates = [reading.tprs[rate] for rate in rates]
-            shares = [NONE if x is None else percent(x.value) for x in estimates]
+            shares = [NA if x is None else percent(x.value) for x in estimates]
             texts = [reading.name, f"{area.value:.3f}", interval, *shares]
             lines.append(Line([*texts, percent(reading.balanced), "", ""]))
     return Table.of(headings, lines)

@@ -19,7 +19,7 @@ from fedbench.tables.terminal import grid
 
 if TYPE_CHECKING:
     from fedbench.experiment.cells import Run
-    from fedbench.reproduce.exhibits import Claim, Exhibit, Paper
+    from fedbench.reproduce.exhibits import Exhibit, Paper, PaperNumber
     from fedbench.reproduce.outcomes import Outcome
     from fedbench.results.store import Failure
     from fedbench.sweeps.engine import Engine
@@ -88,12 +88,7 @@ def reproduce(
     if into is not None and (summary or exhibit is not None):
         raise ConfigError("--into is of all exhibits, got EXHIBIT or --summary; leave one out")
     if exhibit is None:
-        if into is not None:
-            print_pages(into)
-        elif summary:
-            show(console, summary_table())
-        else:
-            print_listing(console)
+        print_overview(console, summary, into)
         return
     asked = named(exhibit)
     if summary:
@@ -103,13 +98,7 @@ def reproduce(
     if asked.computed() and not asked.trained("full"):
         print_comparison(console, asked, None, "full")  # formulas are the same at every scale
         return
-    others = [name for name in SCALES if asked.at(name) is not None]
-    if scale is None:
-        scale = next((name for name in others if name != "full"), None)  # that takes weeks
-    if scale not in others:
-        raise ConfigError(
-            f"--scale of {asked.name} must be {' or '.join(others)}, got {scale or 'none'}"
-        )
+    scale = playable_scale(asked, scale)
     chosen = None if seeds is None else opt.parse_seeds(seeds)
     announce(console, asked, scale, chosen)
     if dry_run:
@@ -140,6 +129,20 @@ def reproduce(
         raise ConfigError(f"{counted(len(failed), 'run')} failed, the first is {run}: {failure}")
     if keep is not None and outcome is not None:
         print(f"wrote {outcome.write(keep)}")
+
+
+def playable_scale(exhibit: Exhibit, scale: str | None) -> str:
+    """Return the scale, by default the smallest; `ConfigError` if the exhibit does not have it."""
+    from fedbench.reproduce.exhibits import SCALES
+
+    others = [name for name in SCALES if exhibit.at(name) is not None]
+    if scale is None:
+        scale = next((name for name in others if name != "full"), None)  # that takes weeks
+    if scale not in others:
+        raise ConfigError(
+            f"--scale of {exhibit.name} must be {' or '.join(others)}, got {scale or 'none'}"
+        )
+    return scale
 
 
 def play(
@@ -199,7 +202,7 @@ def announce(console: Console, exhibit: Exhibit, scale: str, seeds: Sequence[int
         console.print(grid(table, console.options))
 
 
-def sizes(exhibit: Exhibit, claims: Sequence[Claim], scale: str) -> Table | None:
+def sizes(exhibit: Exhibit, claims: Sequence[PaperNumber], scale: str) -> Table | None:
     """Return the dimensionless numbers of the cell with most malicious clients, and the paper's."""
     from fedbench.reproduce.sizes import size
 
@@ -240,6 +243,16 @@ def print_comparison(
         print(text)
     verdicts = [f"{n} {verdict.value}" for verdict, n in counts(cells).items()]
     print(f"{counted(len(cells), 'cell')}: {', '.join(verdicts)}")
+
+
+def print_overview(console: Console, summary: bool, into: Path | None) -> None:
+    """Print the list of all exhibits or their summary, or write the papers' pages."""
+    if into is not None:
+        print_pages(into)
+    elif summary:
+        show(console, summary_table())
+    else:
+        print_listing(console)
 
 
 def print_pages(folder: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedbench.core.errors import ConfigError, PluginError
 
-MESSAGE = 300  # characters of an exception's message that an error repeats
+MAX_MESSAGE = 300  # of an exception that an error repeats
 
 # Hooks in which a plug-in may tell the user what to change: they are asked before the first round.
 CONFIGURATION = {
@@ -51,7 +51,7 @@ def _installed(cls: type) -> str | None:
     return None
 
 
-def within(plugin: object, trace: TracebackType | None) -> str:
+def inner_plugin(plugin: object, trace: TracebackType | None) -> str:
     """Return the innermost other plug-in at work, such as a rule that an attack queries."""
     entered: list[tuple[object, str]] = []
     for frame, _ in traceback.walk_tb(trace):
@@ -67,7 +67,7 @@ def within(plugin: object, trace: TracebackType | None) -> str:
     return ""
 
 
-def place(plugin: object, trace: TracebackType | None) -> str:
+def source_line(plugin: object, trace: TracebackType | None) -> str:
     """Return the last line at work in the file of a plug-in; nothing for one in another process."""
     cls = plugin if isinstance(plugin, type) else type(plugin)
     if hasattr(plugin, "titled"):  # set by a stand-in for another process
@@ -86,7 +86,7 @@ def signature(plugin: object, name: str) -> str:
 
 
 def error_line(error: BaseException) -> str:
-    """Return type and message of an exception in one line of at most `MESSAGE` characters.
+    """Return type and message of an exception, in one line of `MAX_MESSAGE` or fewer.
 
     >>> error_line(ValueError("one line" + chr(10) + "and another"))
     'ValueError: one line and another'
@@ -95,7 +95,7 @@ def error_line(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of an exception, in one line of at most `MESSAGE` characters."""
+    """Return the message of an exception, in one line of `MAX_MESSAGE` or fewer."""
     try:
         return line(str(error))
     except Exception:  # even this is foreign code
@@ -104,7 +104,7 @@ def message_of(error: BaseException) -> str:
 
 def line(text: str) -> str:
     """Return a text printable, in one line, and cut."""
-    cut = text if len(text) <= MESSAGE else text[: MESSAGE - 1] + "…"
+    cut = text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
     return " ".join("".join(c if c.isprintable() else " " for c in cut).split())
 
 
@@ -147,11 +147,11 @@ class Hook:
         if isinstance(error, PluginError):
             error.step = self.step if error.step is None else error.step
         elif error is not None and not self.passes(error):
-            where = within(self.plugin, trace) + place(self.plugin, trace)
+            where = inner_plugin(self.plugin, trace) + source_line(self.plugin, trace)
             raise self.wrong(f"raised {error_line(error)}{where}{self.remedy(error)}") from error
 
     def remedy(self, error: BaseException) -> str:
-        """Return what to write where the method takes other arguments than it is called with."""
+        """Return advice for a method whose parameters differ from its contract, or no text."""
         call = f"{type(self.plugin).__qualname__}.{self.name}() "
         wrong = isinstance(error, TypeError) and re.match(
             rf"{re.escape(call)}.*argument", str(error)
@@ -159,7 +159,7 @@ class Hook:
         return f"; write {signature(self.plugin, self.name)}" if wrong else ""
 
     def passes(self, error: BaseException) -> bool:
-        """Return whether an error is raised as it is: a mistake of the user, or Ctrl-C.
+        """Return whether an error is not wrapped: a mistake of the user, or Ctrl-C.
 
         Where Ctrl-C is ignored, as in the workers of a sweep, only a plug-in interrupts.
         """
@@ -190,7 +190,7 @@ class Hook:
             raise self.wrong(f"must return {requirement}, got {shown(got)}{advice}")
 
     def wrong(self, problem: str) -> PluginError:
-        """Return the error that says what was wrong with this call."""
+        """Return a `PluginError` with this problem of the call."""
         return PluginError(title(self.plugin), self.name, problem, self.step, tuple(self.clients))
 
 

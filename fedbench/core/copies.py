@@ -28,7 +28,7 @@ def staging(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tens
 
 
 def fetched(x: Tensor) -> Tensor:
-    """Return ``x`` on the CPU; the processor waits until it is there."""
+    """Return a copy of ``x`` on the CPU, once the transfer has finished."""
     if not accelerated(x.device):
         return x
     return staging(x.shape, x.dtype, x.device).copy_(x)

@@ -56,7 +56,7 @@ def current(kind: str) -> torch.device:
 
 
 def finish(device: torch.device) -> None:
-    """Wait until a device has done what it was given, so that a clock can be read."""
+    """Wait until a device is idle, so that a clock can be read."""
     if accelerated(device):
         torch.get_device_module(device).synchronize(device)
 
@@ -86,7 +86,7 @@ def memory(device: torch.device) -> int:
 
 
 def usable_memory(device: torch.device) -> int:
-    """Bytes of an accelerator that this process can still fill, what others hold left out.
+    """Return the bytes of an accelerator that this process can still allocate.
 
     All of its memory with a backend that does not count. On CUDA at most the share of the process,
     see `share_with`.
@@ -102,12 +102,12 @@ def usable_memory(device: torch.device) -> int:
 
 
 def share_with(processes: int) -> None:
-    """Limit this process to its equal share of the current GPU, which so many processes use."""
+    """Limit this process to an equal share of the current GPU among ``processes``."""
     torch.cuda.set_per_process_memory_fraction(1 / processes)
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Return the most bytes of an accelerator that this process has had; None if nobody counts."""
+    """Return this process's peak memory of an accelerator in bytes; None if it is not counted."""
     if not accelerated(device):
         return None
     counter = getattr(torch.get_device_module(device), "max_memory_allocated", None)

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-SHOWN = 5  # clients that an error names before it counts the others
-LONGEST = 300  # characters of a line
+MAX_NAMED_CLIENTS = 5  # clients that an error names before it counts the others
+MAX_LINE = 300  # characters of a line
 _LONG = re.compile(r"\S{121,}")
 
 
@@ -57,8 +57,8 @@ class PluginError(FedbenchError):
         'attack moody (package m 1.0): craft in round 3 for client 7 raised KeyError'
         """
         where = "" if self.step is None else f" in round {self.step}"
-        named = ", ".join(map(str, self.clients[:SHOWN]))
-        more = len(self.clients) - SHOWN
+        named = ", ".join(map(str, self.clients[:MAX_NAMED_CLIENTS]))
+        more = len(self.clients) - MAX_NAMED_CLIENTS
         named += f" and {more} more" if more > 0 else ""
         whom = f" for client{'s' * (len(self.clients) > 1)} {named}" if named else ""
         return f"{self.plugin}: {self.hook}{where}{whom} {self.problem}"
@@ -122,12 +122,12 @@ def few(names: Iterable[object], most: int = 8) -> str:
 
 
 def nearest(name: str, names: Iterable[str], otherwise: str) -> str:
-    """Return what a wrong name was meant to be, in words, or what is to be said otherwise."""
+    """Return a suggestion for a misspelt name, or the text for names without one."""
     close = difflib.get_close_matches(name, list(names), n=1)
     return f"did you mean {close[0]!r}?" if close else otherwise
 
 
-def one_line(text: str, most: int = LONGEST) -> str:
+def one_line(text: str, most: int = MAX_LINE) -> str:
     r"""Return a text as one line that is safe to print on a terminal, of at most ``most`` letters.
 
     Control characters become escapes. Long words and lines lose their middle: the subject stands

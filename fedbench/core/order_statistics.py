@@ -75,7 +75,7 @@ def _network(x: Tensor, ranks: range) -> Tensor:
 
 
 def sorted_tile(x: Tensor, ranks: range) -> Tensor:
-    """These rows of `sorted_rows` of a few columns ``(n, t)``; may lie transposed in memory."""
+    """Return the rows ``ranks`` of the sorted columns of ``x (n, t)``; may be transposed."""
     rows = slice(ranks.start, ranks.stop)
     if accelerated(x.device) or x.dtype not in (torch.float32, torch.float64, torch.int32):
         return x.sort(dim=0).values[rows]
@@ -91,7 +91,7 @@ def sorted_tile(x: Tensor, ranks: range) -> Tensor:
 def by_tiles(
     x: Tensor, f: Callable[[Tensor], Tensor], rows: Tensor | None = None, ranks: range | None = None
 ) -> Tensor:
-    """``f`` of the sorted columns of ``x (n, k)``, or of these ``rows`` of it (indices or bool).
+    """Apply ``f`` to the sorted columns of ``x (n, k)``, or to ``rows`` of them (indices or bool).
 
     ``f`` turns ``(n, t)``, or those ``ranks`` of it, into ``(t,)`` or ``(t, m)``, tile by tile.
     """

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedbench.core.rng import Key
 
-LISTED = 1 << 17  # numbers up to which a permutation is a list, as it was before there was another
-PASSES = 8  # of a `Feistel` network
+MAX_LISTED = 1 << 17  # numbers of a permutation that is a list
+FEISTEL_ROUNDS = 8
 
 
 class Permutation(ABC):
@@ -93,7 +93,7 @@ class Feistel(Permutation):
     def _tables(self) -> list[Tensor]:
         """The function ``F`` of each pass: ``(2**half,)`` int32, random."""
         size = 1 << self.half
-        words = [self.key.fold("pass", i).bits(size) & (size - 1) for i in range(PASSES)]
+        words = [self.key.fold("pass", i).bits(size) & (size - 1) for i in range(FEISTEL_ROUNDS)]
         return [table.to(torch.int32) for table in words]
 
     def _walked(self, numbers: Any, backwards: bool) -> Tensor:
@@ -121,17 +121,17 @@ class Feistel(Permutation):
 
 
 def permutation(key: Key, count: int) -> Permutation:
-    """Return a permutation of ``0 .. count - 1``, without a list of more than `LISTED`."""
-    return Listed(key.permutation(count)) if count <= LISTED else Feistel(key, count)
+    """Return a permutation of ``0 .. count - 1``, without a list of more than `MAX_LISTED`."""
+    return Listed(key.permutation(count)) if count <= MAX_LISTED else Feistel(key, count)
 
 
 def distinct(key: Key, below: int, count: int) -> Tensor:
     """Draw ``(count,)`` different int64 in ``0 .. below - 1``, in random order: all alike likely.
 
-    Of more than `LISTED` numbers it repeats uniform draws and leaves out those that were there,
+    Of more than `MAX_LISTED` numbers it repeats uniform draws and leaves out those that were there,
     which is exact but for ``below * 2**-63``, in time and memory that do not grow with ``below``.
     """
-    if below <= LISTED or 2 * count > below:
+    if below <= MAX_LISTED or 2 * count > below:
         return key.permutation(below)[:count]
     drawn = np.empty(0, np.int64)
     turn = 0

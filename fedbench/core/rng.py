@@ -98,7 +98,7 @@ def _words(names: tuple[str | int, ...], device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=64)  # more than a network has layers, or a recorded step would copy them
 def _counters(counts: tuple[int, ...], device: torch.device) -> Tensor:
-    """Sums that the draws of streams of these lengths add to their seeds, one after the other."""
+    """Return the counters of several streams of these lengths, concatenated."""
     counters = np.concatenate([np.arange(1, count + 1, dtype=np.uint64) for count in counts])
     counters *= np.uint64(_GAMMA)
     return copied_to(torch.from_numpy(counters.view(np.int64)), device)
@@ -438,7 +438,7 @@ class _FoldedKey(Key):
 
 
 def _entry(seeds: Callable[[], Sequence[Tensor]], i: int) -> Tensor:
-    """Return one of several seeds that are hashed together."""
+    """Return the seed of one of several branches, which are hashed together."""
     return seeds()[i]
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import torch.utils.deterministic
 
-SHOWN = 40  # characters of a value in a note
+MAX_NOTE = 40  # characters of a value in a note
 ENVIRONMENT = "environment variables"
 
 
@@ -168,7 +168,7 @@ def _other_settings() -> list[Setting]:
     ]
 
 
-class Settings:
+class SettingsSnapshot:
     """Snapshot of the process-wide settings when it is made."""
 
     def __init__(self) -> None:
@@ -200,7 +200,7 @@ class Settings:
 
 def _short(value: object) -> str:
     text = str(value).removeprefix("torch.")
-    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+    return text if len(text) <= MAX_NOTE else text[: MAX_NOTE - 1] + "…"
 
 
 def note(changes: list[str]) -> str | None:

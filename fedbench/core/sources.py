@@ -110,7 +110,7 @@ def _is_typed(function: FunctionType) -> bool:
 
 
 def each_once(sources: Iterable[SourceFile]) -> list[SourceFile]:
-    """Return the sources in their order, those of one path once."""
+    """Return the sources without duplicates of a path, in order."""
     return list({source.path: source for source in sources}.values())
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-SHORT = 1e-3  # seconds of a row below which a thread for it costs more than it gains
+MIN_ROW_SECONDS = 1e-3  # seconds of a row below which a thread for it costs more than it gains
 
 Row = TypeVar("Row")
 Answer = TypeVar("Answer")
@@ -24,10 +24,11 @@ def available_cores() -> int:
 def each(work: Callable[[Row], Answer], rows: Iterable[Row]) -> list[Answer]:
     """Return ``[work(row) for row in rows]``, computed by `torch.get_num_threads` threads.
 
-    The first row is done here; where it takes less than `SHORT`, all are. Of rows that raise, the
-    first one's exception is raised. Threads gain where ``work`` spends its time in calls that
-    release the interpreter's lock, as NumPy's loops do; ``tobytes`` and the coders of constriction
-    hold it. In each thread torch has one thread, or there would be the square of that number.
+    The first row is done here; where it takes less than `MIN_ROW_SECONDS`, all are. Of rows that
+    raise, the first one's exception is raised. Threads gain where ``work`` spends its time in
+    calls that release the interpreter's lock, as NumPy's loops do; ``tobytes`` and the coders of
+    constriction hold it. In each thread torch has one thread, or there would be the square of
+    that number.
     """
     listed = list(rows)
     most = torch.get_num_threads()
@@ -36,7 +37,7 @@ def each(work: Callable[[Row], Answer], rows: Iterable[Row]) -> list[Answer]:
         return [work(row) for row in listed]
     start = time.thread_time()
     answers = [work(listed[0])]
-    if time.thread_time() - start < SHORT:
+    if time.thread_time() - start < MIN_ROW_SECONDS:
         return answers + [work(row) for row in listed[1:]]
     try:
         alone = partial(torch.set_num_threads, 1)

@@ -10,14 +10,14 @@ from torch import Tensor
 from fedbench.core.devices import accelerated
 
 WIDEST, NARROWEST = 1 << 16, 1 << 12  # columns of a tile: every one costs some calls
-NUMBERS = 1 << 19  # in a tile: in float64 they stay in cache
+TILE_NUMBERS = 1 << 19  # in a tile: in float64 they stay in cache
 
 
 def tiles(*parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Cut ``(n, k)`` and ``(k,)`` tensors into the same columns; on a CPU they fit its cache."""
     rows = sum(len(part) if part.dim() > 1 else 1 for part in parts)
     narrow = not accelerated(parts[0].device)
-    width = min(max(NUMBERS // max(rows, 1), NARROWEST), WIDEST) if narrow else WIDEST
+    width = min(max(TILE_NUMBERS // max(rows, 1), NARROWEST), WIDEST) if narrow else WIDEST
     return zip(*(torch.split(part, width, dim=-1) for part in parts), strict=True)
 
 

@@ -88,7 +88,7 @@ def _problem(part: str, x: Array, y: Array, shape: tuple[int, ...], classes: int
     return ""
 
 
-SECONDS = 10.0  # of silence after which a connection counts as dead
+MAX_SILENT_SECONDS = 10.0  # of silence after which a connection counts as dead
 SOURCES: dict[str, tuple[str, int | None, int | None]] = {  # torchvision's name, samples to keep
     "mnist": ("MNIST", None, None),
     "fashion-mnist": ("FashionMNIST", None, None),
@@ -109,7 +109,7 @@ def download(name: str, path: Path) -> None:
     try:
         with (
             tempfile.TemporaryDirectory(prefix="fedbench-") as folder,
-            _socket_timeout(SECONDS),
+            _socket_timeout(MAX_SILENT_SECONDS),
             contextlib.redirect_stdout(io.StringIO()),  # older versions announce every mirror
         ):
             arrays = _part(source, folder, "train", train) | _part(source, folder, "test", test)

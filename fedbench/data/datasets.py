@@ -131,7 +131,7 @@ class Data:
         return tuple(((0 - mean) / std).flatten().tolist())
 
     def named(self, name: str) -> Data:
-        """Return the same pool, marked as the data set of that name."""
+        """Return the pool under the name of a data set."""
         return replace(self, origin=(name, self.identity))
 
     def is_named(self, name: str) -> bool:
@@ -175,7 +175,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def load(self, folder: Path | None) -> Data:
-        """Return the pool, the same in every call; no folder stands for ``~/.cache/fedbench``.
+        """Return the pool; a folder of None stands for ``~/.cache/fedbench``.
 
         `ConfigError` if the data cannot be had, or is another data set.
         """

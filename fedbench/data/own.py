@@ -21,7 +21,7 @@ from fedbench.data.datasets import Data
 Array = npt.NDArray[Any]
 Numbers = Sequence[float]
 NUMPYS = (torch.float16, torch.float32, torch.float64)  # floats that NumPy has, too
-COLOURS = (1, 3, 4)  # channels by which an image with its channels last is known
+IMAGE_CHANNELS = (1, 3, 4)  # channels by which an image with its channels last is known
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
@@ -302,7 +302,7 @@ def _samples(x: Any) -> Tensor:
     if array.dtype == np.uint8 and array.ndim in (3, 4):
         if array.ndim == 3:
             array = array[:, None]
-        elif shape[3] in COLOURS and shape[1] not in COLOURS:
+        elif shape[3] in IMAGE_CHANNELS and shape[1] not in IMAGE_CHANNELS:
             array = array.transpose(0, 3, 1, 2)
         return torch.from_numpy(np.array(array, order="C"))
     array = array[:, None] if array.ndim == 1 else array
@@ -312,7 +312,7 @@ def _samples(x: Any) -> Tensor:
         numbers = torch.from_numpy(array.astype(np.float32, order="C"))
     finite = bool(torch.isfinite(numbers).all())
     require("x", "NaN or infinity", finite, "finite float32 numbers; impute what is missing")
-    if array.ndim == 4 and shape[3] in COLOURS and shape[1] not in COLOURS:
+    if array.ndim == 4 and shape[3] in IMAGE_CHANNELS and shape[1] not in IMAGE_CHANNELS:
         warnings.warn(
             f"x {shape} is taken as images of {shape[1]} channels and {shape[2]} x {shape[3]} "
             "pixels; if their channels come last, give them as (N, C, H, W)",

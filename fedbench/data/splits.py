@@ -13,8 +13,8 @@ from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
 from fedbench.data.datasets import Data
 
-REMEMBERED = 1 << 13  # parts, so that a round draws those of its clients once
-ROOT = 100  # images of the root data, for rules that need some
+CACHED_PARTS = 1 << 13  # parts, so that a round draws those of its clients once
+ROOT_IMAGES = 100  # images of the root data, for rules that need some
 # Tenths of a client's samples that validate and that test; the others train.
 TENTHS: dict[Split, tuple[int, int]] = {
     "per-client": (1, 2),
@@ -69,7 +69,7 @@ def split_client(
 
 @dataclass(frozen=True, eq=False)
 class OnDemand(Sequence[Tensor]):
-    """One part of every client, made when it is read; the last `REMEMBERED` are remembered."""
+    """One part of every client, made when it is read; the last `CACHED_PARTS` are remembered."""
 
     clients: int
     make: Callable[[int], Tensor]  # of the number of a client
@@ -85,23 +85,23 @@ class OnDemand(Sequence[Tensor]):
 
     @cached_property
     def _remembering(self) -> Callable[[int], Tensor]:
-        return lru_cache(maxsize=REMEMBERED)(self.make)
+        return lru_cache(maxsize=CACHED_PARTS)(self.make)
 
 
 def replaced(parts: Sequence[Tensor], i: int, part: Tensor) -> Sequence[Tensor]:
-    """Return the parts with another one of client ``i``."""
+    """Return the parts with the part of client ``i`` replaced."""
     if isinstance(parts, list):
         return [*parts[:i], part, *parts[i + 1 :]]
     return OnDemand(len(parts), lambda j: part if j == i else parts[j])
 
 
 def take_root(parts: Sequence[Tensor], key: Key, left: int = 0) -> tuple[Tensor, list[Tensor]]:
-    """Draw `ROOT` of the rows in these parts, at most half; return them and what remains.
+    """Draw `ROOT_IMAGES` of the rows in these parts, at most half; return them and what remains.
 
     Every part keeps its first ``left`` rows. `ConfigError` if nothing can be drawn.
     """
     pool = torch.cat([part[left:] for part in parts])
-    count = min(ROOT, len(pool) // 2)
+    count = min(ROOT_IMAGES, len(pool) // 2)
     if not count:
         raise ConfigError(
             f"root data must be drawn from 2 or more samples that clients can spare, got "

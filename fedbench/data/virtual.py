@@ -16,7 +16,7 @@ from fedbench.core.rng import Key
 from fedbench.data.partitions import Owner, Partition, Parts, Rows, by_label
 
 Floats = npt.NDArray[np.float64]
-FEWEST = 3  # samples of a client, to train, validate and test
+MIN_SAMPLES = 3  # samples of a client, to train, validate and test
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +55,8 @@ class Virtual(Partition):
     def __post_init__(self) -> None:
         finite = math.isfinite(self.beta) and 1e-3 <= self.beta <= 1e6
         require("Virtual.beta", self.beta, finite, "in [0.001, 1e6]")
-        enough = FEWEST <= self.samples <= 1 << 20
-        require("Virtual.samples", self.samples, enough, f"in {FEWEST} .. 2**20")
+        enough = MIN_SAMPLES <= self.samples <= 1 << 20
+        require("Virtual.samples", self.samples, enough, f"in {MIN_SAMPLES} .. 2**20")
         legal = self.sizes in ("equal", "gamma")
         require("Virtual.sizes", self.sizes, legal, "'equal' or 'gamma'")
 

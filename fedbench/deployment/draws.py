@@ -10,12 +10,12 @@ from torch import Tensor
 
 from fedbench.core.rng import Key, Secret
 
-BITS = 64
+KEY_BITS = 64
 
 
 def fresh_key() -> Key:
     """Return a key whose seed is 64 bits of the operating system."""
-    return Key(secrets.randbits(BITS))
+    return Key(secrets.randbits(KEY_BITS))
 
 
 class SystemKey(Key):
@@ -105,7 +105,7 @@ class FromSystem(Draws):
         return SystemKey()
 
 
-class Rehearsed(Draws):
+class SeededDraws(Draws):
     """Keys of `fedbench.play` with the same seed, for comparing the two; nothing is secret."""
 
     def __init__(self, seed: int) -> None:

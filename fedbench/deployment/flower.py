@@ -27,8 +27,8 @@ from fedbench.peers.packages import INSTALLED_BY
 T = TypeVar("T")
 Model = Callable[[], Network]
 Data = Callable[[int, int, Mapping[str, Any]], Any]  # what `samples_of` takes
-KEPT = "fedbench"  # record of a client's context that holds its memory
-PAUSE = 0.5  # seconds between two looks at which clients are there
+MEMORY = "fedbench"  # record of a client's context that holds its memory
+POLL_SECONDS = 0.5  # seconds between two looks at which clients are there
 
 
 def flwr(module: str) -> Any:
@@ -119,9 +119,9 @@ def client_app(model: Model, data: Data, config: Mapping[str, Any] | None = None
             number=int(sent["number"]),
             arrived=int(sent["arrived"]),
         )
-        memory = bytes(context.state[KEPT]["memory"]) if KEPT in context.state else b""
+        memory = bytes(context.state[MEMORY]["memory"]) if MEMORY in context.state else b""
         packet, after = client(context).train(request, samples(context), memory)
-        context.state[KEPT] = records.ConfigRecord({"memory": after})
+        context.state[MEMORY] = records.ConfigRecord({"memory": after})
         return answer(message, packet=packed(packet))
 
     @app.evaluate()  # type: ignore[untyped-decorator]
@@ -173,7 +173,7 @@ def serve(grid: Any, settings: Settings, network: Network) -> dict[str, Any]:
             for request in server.open(ids, step)
         }
         contents = {i: {"packet": requests[i]} for i in ids}
-        came = asked(grid, "train", contents, nodes, settings.patience, packet_in)
+        came = ask_each(grid, "train", contents, nodes, settings.patience, packet_in)
         traffic = server.close(came, ids, step)
         row: dict[str, Any] = {"step": step, "clients": ids, **vars(traffic)}
         every = settings.evaluate_every
@@ -197,12 +197,12 @@ def enrolled(grid: Any, server: Server, settings: Settings) -> dict[int, int]:
                 f"clients must be {settings.clients}, got {len(present)} nodes after "
                 f"{settings.patience:g} seconds; start more SuperNodes or lower clients"
             )
-        time.sleep(PAUSE)
+        time.sleep(POLL_SECONDS)
     present = present[: settings.clients]
     record = flwr("flwr.app").ConfigRecord
     numbered = dict(enumerate(present))
     contents = {i: {"client": record({})} for i in numbered}
-    answers = asked(grid, "query", contents, numbered, settings.patience, client_in)
+    answers = ask_each(grid, "query", contents, numbered, settings.patience, client_in)
     if len(answers) < settings.clients:
         raise ConfigError(f"clients must be {settings.clients}, got {len(answers)} that answered")
     claimed = [answers[i][0] for i in numbered]
@@ -215,7 +215,7 @@ def enrolled(grid: Any, server: Server, settings: Settings) -> dict[int, int]:
     return numbered
 
 
-def asked(
+def ask_each(
     grid: Any,
     kind: str,
     contents: Mapping[int, Mapping[str, Any]],
@@ -257,7 +257,7 @@ def accuracy(grid: Any, server: Server, step: int, nodes: Mapping[int, int]) -> 
     """Share of all clients' test samples that the deployed model gets right; None without any."""
     record = flwr("flwr.app").ConfigRecord({"data": encode(server.models(step))})
     contents = {i: {"models": record} for i in nodes}
-    scores = asked(grid, "evaluate", contents, nodes, server.settings.patience, score_in)
+    scores = ask_each(grid, "evaluate", contents, nodes, server.settings.patience, score_in)
     right = sum(score[0] for score in scores.values())
     count = sum(score[1] for score in scores.values())
     return right / count if count else None

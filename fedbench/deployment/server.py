@@ -12,7 +12,7 @@ from torch import Tensor
 from fedbench.api import ServerView, hooks
 from fedbench.core.trees import Tree
 from fedbench.deployment.client import Request
-from fedbench.deployment.draws import Rehearsed
+from fedbench.deployment.draws import SeededDraws
 from fedbench.deployment.settings import Settings, require_fit
 from fedbench.experiment.forms import form_bytes
 from fedbench.experiment.record_builder import downlink_bits
@@ -53,7 +53,7 @@ class Server:
         self.agreed: dict[int, Tensor] = {}
         self.arrived: dict[int, int] = {}
         self.pseudonyms = torch.arange(settings.clients)
-        if isinstance(self.draws, Rehearsed):
+        if isinstance(self.draws, SeededDraws):
             key = self.draws.secret.key("pseudonyms")
             self.pseudonyms = key.permutation(settings.clients)
 

@@ -13,7 +13,7 @@ import torch
 from fedbench.api import Mechanism, Protocol, Release, Shared, Traits
 from fedbench.core.errors import ConfigError, Incompatible, require
 from fedbench.core.rng import Secret
-from fedbench.deployment.draws import Draws, FromSystem, Rehearsed
+from fedbench.deployment.draws import Draws, FromSystem, SeededDraws
 from fedbench.executors.training import Schedule
 from fedbench.experiment.compatibility import Plugins, resolve
 from fedbench.experiment.scenario import Scenario
@@ -100,7 +100,7 @@ class Settings:
     @property
     def draws(self) -> Draws:
         """Where this end takes its random numbers from."""
-        return FromSystem() if self.rehearse < 0 else Rehearsed(self.rehearse)
+        return FromSystem() if self.rehearse < 0 else SeededDraws(self.rehearse)
 
     def plugins(self) -> Plugins:
         """Return the parts; `ConfigError` if they do not fit each other or need the harness."""

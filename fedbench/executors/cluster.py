@@ -16,8 +16,8 @@ from fedbench.core.errors import ConfigError
 from fedbench.core.threads import available_cores
 from fedbench.data.datasets import Data
 
-RETRIES = 3  # of Ray itself, for a task whose process or node was lost
-PATIENCE = 10.0  # seconds for a cluster's machine to answer
+TASK_RETRIES = 3  # of Ray itself, for a task whose process or node was lost
+MAX_ANSWER_SECONDS = 10.0  # seconds for a cluster's machine to answer
 
 
 def imported(option: str) -> Any:
@@ -54,7 +54,7 @@ def require_reachable(address: str, option: str) -> None:
     try:
         host, _, port = address.removeprefix("ray://").rpartition(":")
         if host and port.isdigit():
-            socket.create_connection((host, int(port)), PATIENCE).close()
+            socket.create_connection((host, int(port)), MAX_ANSWER_SECONDS).close()
     except (OSError, ValueError, OverflowError) as error:
         raise _absent(address, option, error) from error
 

@@ -23,7 +23,7 @@ from fedbench.executors.cuda_graphs import CudaGraphs
 from fedbench.models.network import Convolve, Network, Step
 
 REVISION = 2  # of the forms: raised when one becomes faster, which voids old answers
-MARGIN = 1.1  # how much faster matrices must be, because they take more memory
+MIN_SPEEDUP = 1.1  # how much faster matrices must be, because they take more memory
 TURNS = 3
 
 
@@ -43,7 +43,7 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class Load:
+class ConvLoad:
     """Number of images that are convolved at once."""
 
     device: torch.device
@@ -142,14 +142,14 @@ def geometries(network: Network) -> list[Geometry]:
     return list(layers)
 
 
-def chosen(network: Network, load: Load) -> Forms:
+def chosen(network: Network, load: ConvLoad) -> Forms:
     """Choose the faster form of every layer: groups on a CPU and with ``FEDBENCH_PROBE=off``."""
     if not accelerated(load.device) or not may_measure():
         return Forms()
     return measured(network, load)
 
 
-def measured(network: Network, load: Load, forms: Mapping[str, Convolve] = FORMS) -> Forms:
+def measured(network: Network, load: ConvLoad, forms: Mapping[str, Convolve] = FORMS) -> Forms:
     """Measure the faster form of every layer, or read what was measured before.
 
     Groups, which take less memory, where it runs out.
@@ -177,7 +177,10 @@ def measured(network: Network, load: Load, forms: Mapping[str, Convolve] = FORMS
 
 
 def faster(
-    layer: Geometry, load: Load, forms: Mapping[str, Convolve] = FORMS, first: bool = False
+    layer: Geometry,
+    load: ConvLoad,
+    forms: Mapping[str, Convolve] = FORMS,
+    first: bool = False,
 ) -> str:
     """Name the faster form: forward and backward, in turns, by the least time of each."""
     names = ("groups", "matrices")
@@ -185,7 +188,7 @@ def faster(
     ways = [replayed(launch, load.device) if load.replayed else launch for launch in launches]
     turns = [[_seconds(way, load.device) for way in ways] for _ in range(1 + TURNS)]
     groups, multiplied = (min(times) for times in zip(*turns[1:], strict=True))  # the first is cold
-    return "matrices" if groups > MARGIN * multiplied else "groups"
+    return "matrices" if groups > MIN_SPEEDUP * multiplied else "groups"
 
 
 def replayed(launch: Callable[[], object], device: torch.device) -> Callable[[], object]:
@@ -200,7 +203,7 @@ def replayed(launch: Callable[[], object], device: torch.device) -> Callable[[],
 
 
 def there_and_back(
-    layer: Geometry, load: Load, form: Convolve, first: bool = False
+    layer: Geometry, load: ConvLoad, form: Convolve, first: bool = False
 ) -> Callable[[], Tensor]:
     """Make a launch of that layer alone, with random numbers, that returns a gradient.
 
@@ -220,7 +223,7 @@ def there_and_back(
 
 
 def _seconds(way: Callable[[], object], device: torch.device) -> float:
-    """Return the seconds from an idle device to one that has done all of it."""
+    """Return the seconds until the device has finished the work."""
     finish(device)
     start = time.perf_counter()
     way()

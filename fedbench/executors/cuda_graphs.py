@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 Work = Callable[[], None]
-FEWEST = 3  # steps that are worth a recording: one is taken before it
+MIN_RECORDED_STEPS = 3  # steps that are worth a recording: one is taken before it
 
 
 @contextmanager
@@ -69,8 +69,8 @@ class CudaGraphs:
 
 
 @dataclass(eq=False)
-class Replay:
-    """Repeats work by a recording of it.
+class GraphReplay:
+    """Player of work that is recorded as a CUDA graph and replayed.
 
     The work runs once as written, and every wait for the device is an error there, as it would be
     in a recording: then a warning says so, and this and all later work runs as written.
@@ -83,7 +83,7 @@ class Replay:
     def __call__(self, work: Work, times: int) -> None:
         """Do the work so many times: the same kernels on the same memory each time."""
         again = work
-        if self.works and times >= FEWEST:
+        if self.works and times >= MIN_RECORDED_STEPS:
             try:
                 with self.strict():
                     work()

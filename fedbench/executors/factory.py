@@ -27,13 +27,13 @@ NAMES = ("auto", "loop", "stacked", "padded", "recorded")
 REMOTE = "ray"  # a cluster: ``ray`` or ``ray:NAME``, the executor of its processes
 REMOTE_OPTION = f"--executor {REMOTE}"
 
-MARGIN = 1.1  # how much faster another must be: a near tie goes to the loop, which is the oracle
-MOST = 8  # clients of a measurement
-STEPS = 2  # of a client on a CPU
-RECORDED_STEPS = 16  # the most where one of them may be recorded: as many as a launch has
+MIN_SPEEDUP = 1.1  # of another one: a near tie goes to the loop, which is the oracle
+MAX_PROBE_CLIENTS = 8
+PROBE_STEPS = 2  # of each client
+MAX_RECORDED_STEPS = 16  # the most where one of them may be recorded: as many as a launch has
 TURNS = 2
 REVISION = 5  # of the executors: raised when one becomes faster, which voids old answers
-HEAVY = 0.01  # seconds of a client's step on a CPU above which lock step gains nothing
+HEAVY_SECONDS = 0.01  # seconds of a client's step on a CPU above which lock step gains nothing
 
 
 class TrainingOptions(TypedDict):
@@ -44,7 +44,7 @@ class TrainingOptions(TypedDict):
 
 
 def require_known(name: str) -> None:
-    """Raise `ConfigError` unless it is one of `NAMES`, `REMOTE`, or that and how it trains."""
+    """Raise `ConfigError` unless it is one of `NAMES`, ``ray`` or ``ray:NAME``."""
     exists = name in NAMES or name == REMOTE or remote_way(name) in NAMES[1:]
     require("--executor", name, exists, f"{', '.join(NAMES)}, {REMOTE} or {REMOTE}:padded")
 
@@ -95,8 +95,8 @@ def executor(
     """Make the executor of that name; ``auto`` is the fastest one, see `choose`.
 
     ``chunk`` is how many clients are trained at once, by executors that do so. For ``auto``,
-    ``sizes`` are the samples of the clients of a round (`typical`). ``augment`` changes the images
-    of every training step. ``ray`` is the executor with which each process of a cluster trains.
+    ``sizes`` are the samples of the clients of a round (`typical_sizes`). ``augment`` changes the
+    images of every training step. ``ray`` is the executor of each process of a cluster.
     `ConfigError` if there is no such executor, or not on this device.
     """
     require("--chunk", chunk, chunk >= 1, ">= 1")
@@ -121,7 +121,7 @@ def executor(
     return engines[kind](*training, chunk, **options) if kind in engines else padded
 
 
-def typical(sizes: Sequence[int], sampled: int) -> list[int]:
+def typical_sizes(sizes: Sequence[int], sampled: int) -> list[int]:
     """Samples of the clients of a typical round: evenly spaced quantiles of all clients' sizes.
 
     >>> typical([9, 1, 5, 7, 3, 11], 3)
@@ -145,19 +145,21 @@ def choose(padded: Padded, sizes: Sequence[int]) -> str:
     ways: dict[str, Executor] = {"loop": Loop(*training, **options), "padded": padded}
     if replays_graphs(device):
         ways["recorded"] = Recorded(*training, padded.chunk, **options)
-    clients = min(len(sizes), padded.width, MOST)
+    clients = min(len(sizes), padded.width, MAX_PROBE_CLIENTS)
     if clients < 2:
         return "loop"
     counts = list(map(padded.schedule.steps, sizes))
     tenths = max(1, round(10 * padded.useful(counts)))
-    steps = min(max(1, *counts), RECORDED_STEPS) if "recorded" in ways else STEPS
-    question = asked(padded, clients, *ways, tenths=tenths, steps=steps)
+    steps = min(max(1, *counts), MAX_RECORDED_STEPS) if "recorded" in ways else PROBE_STEPS
+    question = question_of(padded, clients, *ways, tenths=tenths, steps=steps)
     fits = ways.__contains__
     best = stored(question, fits)
     return best or store(question, measured(ways, clients, tenths / 10, steps), fits)
 
 
-def asked(engine: Executor, clients: int, *ways: str, tenths: int = 10, steps: int = STEPS) -> str:
+def question_of(
+    engine: Executor, clients: int, *ways: str, tenths: int = 10, steps: int = PROBE_STEPS
+) -> str:
     """Text of the question: all that the answer depends on, and the executors to choose from."""
     network = engine.shared.network
     protocol = type(engine.protocol)
@@ -173,7 +175,9 @@ def asked(engine: Executor, clients: int, *ways: str, tenths: int = 10, steps: i
     return "; ".join(parts)
 
 
-def strangers(protocol: Protocol[Any], shared: Shared, n: int, samples: int) -> list[Client]:
+def untrained_clients(
+    protocol: Protocol[Any], shared: Shared, n: int, samples: int
+) -> list[Client]:
     """Make ``n`` clients with random images, at the start of a first round."""
     sent = protocol.broadcast(shared, protocol.init(shared), [0], Key(0))
     tree = protocol.receive(shared, sent.take([0]))
@@ -191,21 +195,21 @@ def strangers(protocol: Protocol[Any], shared: Shared, n: int, samples: int) -> 
 
 
 def measured(
-    ways: Mapping[str, Executor], clients: int, share: float = 1.0, steps: int = STEPS
+    ways: Mapping[str, Executor], clients: int, share: float = 1.0, steps: int = PROBE_STEPS
 ) -> str:
-    """Name the executor that trains so many clients fastest, by the least time of each in turns.
+    """Name the executor that trains this many clients fastest, by the least time of each in turns.
 
-    The loop comes first; a later one must be `MARGIN` times as fast as the best before it. Clients
-    of equal length are measured; in lock step the time counts as if they needed only a ``share`` of
-    their steps, though a launch costs less than in proportion to its clients.
+    The loop comes first; a later one must be `MIN_SPEEDUP` times as fast as the best before it.
+    Clients of equal length are measured; in lock step the time counts as if they needed only a
+    ``share`` of their steps, though a launch costs less than in proportion to its clients.
     """
     loop = ways["loop"]
     schedule = Schedule(1, loop.schedule.batch_size)
     ways = {name: dataclasses.replace(way, schedule=schedule) for name, way in ways.items()}
-    group = strangers(loop.protocol, loop.shared, clients, steps * schedule.batch_size)
+    group = untrained_clients(loop.protocol, loop.shared, clients, steps * schedule.batch_size)
     seconds(ways["loop"], group[:1])
     warm = seconds(ways["loop"], group[:1])  # the first time was cold
-    if not accelerated(loop.shared.device) and warm > HEAVY * steps:
+    if not accelerated(loop.shared.device) and warm > HEAVY_SECONDS * steps:
         return "loop"
     for way in list(ways.values())[1:]:
         seconds(way, group)  # cold
@@ -214,7 +218,7 @@ def measured(
     least |= {name: seconds / share for name, seconds in least.items() if name != "loop"}
     best = "loop"
     for name in least:
-        if least[best] > MARGIN * least[name]:
+        if least[best] > MIN_SPEEDUP * least[name]:
             best = name
     return best
 

@@ -20,18 +20,18 @@ from fedbench.core.devices import accelerated, replays_graphs, usable_memory
 from fedbench.core.rng import Key, seeds_of
 from fedbench.core.trees import Tree
 from fedbench.executors import training
-from fedbench.executors.conv_kernels import Load, chosen
-from fedbench.executors.cuda_graphs import Replay
+from fedbench.executors.conv_kernels import ConvLoad, chosen
+from fedbench.executors.cuda_graphs import GraphReplay
 from fedbench.executors.padded import Gathered, PaddedBatches, Play, WalkedAlone
 from fedbench.models.network import Convolve, Network, saved_bytes
 
-BUDGET = 1 << 29  # bytes of a launch on a CPU, where more gain nothing
-SHARE = 0.4  # of an accelerator's memory that a launch may take
-TIMED = 32  # largest number of clients of a convolution that is timed
+CPU_LAUNCH_BYTES = 1 << 29  # bytes of a launch on a CPU, where more gain nothing
+MEMORY_SHARE = 0.4  # of an accelerator's memory that a launch may take
+MAX_TIMED_CLIENTS = 32  # of a convolution
 # Time of a launch's step beside that of one client in it: with more, longer launches are better.
-OVERHEAD = 8.0  # on a CPU (benchmarks/uneven.py)
+CPU_OVERHEAD = 8.0  # on a CPU (benchmarks/uneven.py)
 DEVICE_OVERHEAD = 64.0  # on an accelerator, where it was not measured
-COPIES = 6  # of a client's parameters: tree, gradient, momentum, mask, update, frozen
+PARAMETER_COPIES = 6  # of a client's parameters: tree, gradient, momentum, mask, update, frozen
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ class Stacked(training.Executor):
                 start += size
 
     def useful(self, steps: Sequence[int]) -> float:
-        """Return the share of the executed steps that clients need who take so many ``steps``."""
+        """Return the share of the executed steps that clients with these ``steps`` need."""
         longest_first = sorted(steps, reverse=True)
         executed = 0
         start = 0
@@ -105,7 +105,7 @@ class Stacked(training.Executor):
 
     @property
     def _overhead(self) -> float:
-        return DEVICE_OVERHEAD if accelerated(self.shared.device) else OVERHEAD
+        return DEVICE_OVERHEAD if accelerated(self.shared.device) else CPU_OVERHEAD
 
     @cached_property
     def width(self) -> int:
@@ -113,7 +113,7 @@ class Stacked(training.Executor):
         return self._fitting(self._footprint)
 
     def _fitting(self, client: int) -> int:
-        """Return how many clients of so many bytes each fit into one launch."""
+        """Return how many clients of this size in bytes fit into one launch."""
         return max(1, min(self.chunk, self._budget // client))
 
     @cached_property
@@ -126,8 +126,9 @@ class Stacked(training.Executor):
         """Bytes of a launch; asked for once, since other launches round otherwise."""
         device = self.shared.device
         if not accelerated(device):
-            return BUDGET
-        share = SHARE if self.play is None else SHARE / 2  # a recording keeps as much again
+            return CPU_LAUNCH_BYTES
+        recorded = self.play is not None  # a recording keeps as much again
+        share = MEMORY_SHARE / 2 if recorded else MEMORY_SHARE
         return int(share * usable_memory(device))
 
     @property
@@ -136,17 +137,17 @@ class Stacked(training.Executor):
         return self.width if self.halved else self.chunk
 
     def halve(self, width: int) -> None:
-        """Train at most so many clients at once from now on: half of what memory was short for."""
+        """Limit later launches to ``width`` clients, half of the launch that ran out of memory."""
         vars(self).update(width=width, halved=True)  # in place of what `cached_property` keeps
 
     @cached_property
     def convolve(self) -> Convolve:
         """The faster form of every layer, see `fedbench.executors.conv_kernels`."""
         grouped = footprint(self.shared.network, self.schedule.batch_size)
-        clients = min(self._fitting(grouped), TIMED)
+        clients = min(self._fitting(grouped), MAX_TIMED_CLIENTS)
         half = self.precision == "bf16"
         replayed = replays_graphs(self.shared.device) and self.play is not None
-        load = Load(self.shared.device, clients, self.schedule.batch_size, half, replayed)
+        load = ConvLoad(self.shared.device, clients, self.schedule.batch_size, half, replayed)
         return chosen(self.shared.network, load)
 
     def _launch(self, clients: Sequence[training.Client], padded: bool) -> tuple[Tensor, Memory]:
@@ -236,9 +237,9 @@ class Padded(Stacked):
 
 @dataclass(frozen=True, eq=False)
 class Recorded(Padded):
-    """`Padded` whose local steps are recorded and replayed, see `Replay`."""
+    """`Padded` whose local steps are recorded and replayed, see `GraphReplay`."""
 
-    play: Play | None = field(default_factory=Replay, kw_only=True)
+    play: Play | None = field(default_factory=GraphReplay, kw_only=True)
 
 
 def _same(thing: object) -> Hashable:
@@ -300,7 +301,7 @@ def gathered(
 
 
 def cheapest(steps: Sequence[int], most: int, overhead: float) -> list[int]:
-    """Return the sizes of the launches of clients that take so many ``steps``, the longest first.
+    """Return the cheapest sizes of launches for clients with these ``steps``, sorted descending.
 
     A launch of k clients costs ``overhead + k`` in each step of its longest one; the sum of all is
     least.
@@ -328,4 +329,4 @@ def cheapest(steps: Sequence[int], most: int, overhead: float) -> list[int]:
 
 def footprint(network: Network, batch: int, convolve: Convolve = conv2d) -> int:
     """Bytes of a client in lock step: copies of its parameters, what a step saves, gradients."""
-    return COPIES * 4 * network.parameters + 2 * batch * saved_bytes(network, convolve)
+    return PARAMETER_COPIES * 4 * network.parameters + 2 * batch * saved_bytes(network, convolve)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:  # torch is not imported to check a scenario
     from fedbench.core.rng import Key
 
 NONE = "none"
-LARGEST = 64 << 20  # bytes of a trace
+MAX_TRACE_BYTES = 64 << 20
 COLUMNS = ["device", "first", "last"]
-MOST = 2**31 - 1  # of devices and rounds
+MAX_TRACE_NUMBER = 2**31 - 1  # of devices and rounds
 Intervals = list[list[tuple[int, int]]]  # first and last round, by device
 
 
@@ -144,7 +144,7 @@ def written(text: str) -> str:
 def _read(file: str) -> tuple[str, Intervals]:
     """Return the SHA-256 of a trace, and the intervals of every device."""
     path = Path(file)
-    data = read_limited(path, LARGEST)
+    data = read_limited(path, MAX_TRACE_BYTES)
     try:
         lines = csv.reader(io.StringIO(data.decode()))
         header = next(lines, [])
@@ -157,7 +157,7 @@ def _read(file: str) -> tuple[str, Intervals]:
     for number, row in enumerate(rows, start=2):
         whole = len(row) == 3 and all(re.fullmatch("[0-9]{1,10}", cell.strip()) for cell in row)
         device, first, last = map(int, row) if whole else (0, 1, 0)
-        if not (first <= last <= MOST and device <= MOST):
+        if not (first <= last <= MAX_TRACE_NUMBER and device <= MAX_TRACE_NUMBER):
             requirement = "device,first,last, whole numbers from 0 with first <= last < 2**31"
             got = f"in line {number}, got {','.join(row)!r}"
             raise ConfigError(f"{path} must have {requirement} {got}")

@@ -71,7 +71,7 @@ class Checkpoint:
 
     @classmethod
     def of(cls, text: str | None, path: Path) -> Self | None:
-        """Return what an option says for a file of a store; None for ``none``.
+        """Parse ``--checkpoint`` for a file of a store; None for ``none``.
 
         No text stands for every ten minutes.
 
@@ -137,7 +137,7 @@ class Keeper:
         self._packages = roots - own
 
     def resume(self, state: RunState, chooses: bool) -> tuple[Setup, RunState, list[Round]]:
-        """Return the run, the state and the rounds to go on from; those given without a checkpoint.
+        """Return setup, state and rounds of the checkpoint; without one, those at the start.
 
         Where the choice of the executor was fedbench's (``chooses``), it is again that of the
         checkpoint. `ConfigError` if the file is no checkpoint, or one of another run. One of this
@@ -221,7 +221,7 @@ class Keeper:
         warnings.warn(f"the run goes on without checkpoints: {why}", stacklevel=4)
 
     def _obstacle(self, parts: Mapping[str, Any]) -> str | None:
-        """Return what cannot be written, and whose it is, or None."""
+        """Return a description of the part of a state that cannot be written, or None."""
         for name, part in parts.items():
             why = tensor_store.can_be_written(part, self._packages)
             if why is not None:
@@ -242,7 +242,7 @@ class Keeper:
         return ", ".join(unlike[:3]) or "other code or data"
 
     def _execute_as(self, before: Environment) -> None:
-        """Take the executor of the checkpoint, if it alone is another one."""
+        """Replace the executor by that of the checkpoint, if nothing else differs."""
         same = environment(self.setup).model_copy(
             update={"executor": before.executor, "chunk": before.chunk}
         )

@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 
 from fedbench.adversary.threat_model import MaliciousClients, malicious_clients
-from fedbench.core.permutations import LISTED, distinct
+from fedbench.core.permutations import MAX_LISTED, distinct
 from fedbench.core.rng import Key, Secret
 from fedbench.experiment import availability
 from fedbench.experiment.scenario import Scenario
@@ -26,7 +26,7 @@ def draw(scenario: Scenario, malicious: MaliciousClients, secret: Secret, step: 
     """Return the clients of a round, in an order that says nothing about them.
 
     Stratified cohorts are drawn without replacement from the malicious clients, `share` of them,
-    and from the benign ones. Of more than `LISTED` clients no list is made.
+    and from the benign ones. Of more than `MAX_LISTED` clients no list is made.
     """
     key = secret.key("sample", step)
     clients = scenario.clients
@@ -37,10 +37,11 @@ def draw(scenario: Scenario, malicious: MaliciousClients, secret: Secret, step: 
     least, rest = share(scenario)
     coin = secret.key("cohort", step).integers(clients, 1)
     count = least + int(coin < rest)
-    if clients <= LISTED:
+    if clients <= MAX_LISTED:
         order = key.permutation(clients)
-        hostile = malicious[order]
-        chosen = torch.cat([order[hostile][:count], order[~hostile][: scenario.per_round - count]])
+        mask = malicious[order]
+        benign = order[~mask][: scenario.per_round - count]
+        chosen = torch.cat([order[mask][:count], benign])
     else:
         owned = malicious.count
         benign = distinct(key.fold("benign"), clients - owned, scenario.per_round - count)
@@ -51,14 +52,14 @@ def draw(scenario: Scenario, malicious: MaliciousClients, secret: Secret, step: 
 
 def _by_coins(key: Key, clients: int, rate: float) -> list[int]:
     """Draw each client with probability ``rate``: many by their number, which is binomial."""
-    if clients <= LISTED:
+    if clients <= MAX_LISTED:
         return key.sampled(clients, rate).nonzero()[:, 0].tolist()
     count = int(key.fold("count").numpy().binomial(clients, rate))
     return distinct(key.fold("clients"), clients, count).tolist()
 
 
 def rounds(scenario: Scenario) -> Iterator[tuple[list[int], int, int]]:
-    """Yield who sends in every round of a resolved run, and how many are malicious or dropped out.
+    """Yield each round's senders in a resolved run, and how many are malicious or dropped out.
 
     All follow from the seed (and a trace), so a record can be checked without playing it. The
     malicious ones are counted among those that send.

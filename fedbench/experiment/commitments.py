@@ -16,15 +16,15 @@ from torch import Tensor
 from fedbench.adversary.training import trained_by
 from fedbench.core.errors import ConfigError
 from fedbench.core.files import read_limited, write_atomically
-from fedbench.experiment.setup import SERVER, Setup
+from fedbench.experiment.setup import SERVERS_CLIENT, Setup
 from fedbench.experiment.state import RunState
 from fedbench.experiment.state_bytes import NoBytesError, decode, digest, encode
 from fedbench.payload.packets import Packet
 
 MAGIC = b"fedbench state 1\n"
-LARGEST = 1 << 32  # bytes of a state
-LEVEL = 1  # of zlib: weights hardly shrink, and more effort takes longer than the round
-APART = ("memories", "digests", "arrived", "attack_seconds")  # fields that `surface` replaces
+MAX_STATE_BYTES = 1 << 32
+ZLIB_LEVEL = 1  # weights hardly shrink, and more effort takes longer than the round
+REPLACED = ("memories", "digests", "arrived", "attack_seconds")  # fields, by `surface`
 
 
 def commit(
@@ -45,7 +45,7 @@ def commit(
         return None
     state.arrived = None
     try:
-        others = [SERVER, *map(trained_by, ids)]
+        others = [SERVERS_CLIENT, *map(trained_by, ids)]
         for i in [*ids, *(i for i in others if i in state.memories)]:
             data = encode(state.memories[i])
             state.digests[i] = sha256(data).digest()
@@ -66,7 +66,7 @@ def surface(state: RunState) -> dict[str, Any]:
     Only the memories of a round's clients change, so those of a million others are not read again.
     Seconds are left out, which differ from machine to machine.
     """
-    names = [field.name for field in dataclasses.fields(state) if field.name not in APART]
+    names = [field.name for field in dataclasses.fields(state) if field.name not in REPLACED]
     memories = {i: state.digests[i] for i in state.memories}
     return {name: getattr(state, name) for name in names} | {"memories": memories}
 
@@ -94,7 +94,7 @@ def keep(folder: Path, setup: Setup, state: RunState, step: int) -> None:
         return
     whole = surface(state) | {"memories": dict(state.memories)}
     data = encode({"arrived": state.arrived, "state": whole})
-    write_atomically(place(folder, setup.id, step), MAGIC + zlib.compress(data, LEVEL))
+    write_atomically(place(folder, setup.id, step), MAGIC + zlib.compress(data, ZLIB_LEVEL))
 
 
 def read(path: Path, step: int, commitment: str) -> RunState:
@@ -102,18 +102,18 @@ def read(path: Path, step: int, commitment: str) -> RunState:
 
     `ConfigError` if the file holds no state, or another one.
     """
-    data = read_limited(path, LARGEST)
+    data = read_limited(path, MAX_STATE_BYTES)
     if not data.startswith(MAGIC):
         raise ConfigError(f"{path} must be a state that --keep-states wrote, got another file")
     unpacking = zlib.decompressobj()
     try:
-        unpacked = unpacking.decompress(data[len(MAGIC) :], LARGEST)
+        unpacked = unpacking.decompress(data[len(MAGIC) :], MAX_STATE_BYTES)
     except zlib.error as error:
         raise ConfigError(f"{path} must be a state that --keep-states wrote: {error}") from error
     if not unpacking.eof or unpacking.unused_data:
         raise ConfigError(f"{path} must be a whole state and nothing else")
     decoded = decode(unpacked)
-    expected = {field.name for field in dataclasses.fields(RunState)} - {*APART} | {"memories"}
+    expected = {field.name for field in dataclasses.fields(RunState)} - {*REPLACED} | {"memories"}
     parts = decoded if isinstance(decoded, dict) and decoded.keys() == {"arrived", "state"} else {}
     fields = parts.get("state")
     arrived = parts.get("arrived")

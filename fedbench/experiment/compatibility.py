@@ -147,7 +147,7 @@ class Plugins:
             )
 
     def _check_sum(self, scenario: Scenario) -> None:
-        """Raise unless a sum of whole numbers is all that anybody needs of hidden messages."""
+        """Raise if a part needs more of hidden messages than a sum of whole numbers."""
         if scenario.sees not in SUMS:
             return
         hides = f"--sees {scenario.sees} hides them in their sum"
@@ -207,7 +207,7 @@ class Plugins:
             )
 
     def _check_privacy(self, scenario: Scenario) -> None:
-        """Raise unless one part adds noise, and somebody proved what it is worth."""
+        """Raise unless exactly one part adds noise, and its privacy is proved."""
         if self.noises(scenario) > 1:
             raise Incompatible(
                 f"protocol {registry.split(scenario.protocol)[0]} adds noise of its own; use it "
@@ -227,7 +227,7 @@ class Plugins:
             )
 
     def _check_availability(self, scenario: Scenario) -> None:
-        """Raise unless who takes part is visible, where some clients drop out.
+        """Raise where clients drop out and participation is hidden.
 
         Bounds for hidden participation assume rounds of a known law of their size.
         """

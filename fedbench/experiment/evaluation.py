@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Deployed, hooks
+from fedbench.core.blame import Hook
 from fedbench.core.trees import Tree
 from fedbench.data.datasets import Data
 from fedbench.experiment.deployed import DeployedModel
@@ -52,7 +53,7 @@ def fixed(model: Deployed) -> Models:
 
 def models(setup: Setup, server: Any, step: int) -> Models:
     """Return what the protocol deploys after this round; the server's state is `settled`."""
-    hook = hooks.Hook(setup.plugins.protocol, "redraws", step)
+    hook = Hook(setup.plugins.protocol, "redraws", step)
     size: int | None = hook.returned((int, type(None)))
     hook.must(size is None or size > 0, "None or a number of images", size)
     if size is None:
@@ -103,7 +104,7 @@ def settled(setup: Setup, server: Any, step: int) -> Any:
         network = setup.shared.network
         return score_models(network, fixed(model), population.data, benign).accuracy
 
-    return hooks.Hook(setup.plugins.protocol, "settle", step).returned(
+    return Hook(setup.plugins.protocol, "settle", step).returned(
         object, setup.shared, server, accuracy
     )
 
@@ -156,7 +157,7 @@ def local_accuracies(
             continue
         received = broadcast.take([row % len(broadcast)])
         sent = honest.take([row])
-        hook = hooks.Hook(setup.plugins.protocol, "local_model")
+        hook = Hook(setup.plugins.protocol, "local_model")
         model = hook.returned((dict, type(None)), setup.shared, received, sent)
         if model is not None:
             part = [population.test[i]]

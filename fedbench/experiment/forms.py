@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.sources import package_of
-from fedbench.experiment.state_bytes import Reader, Writer
+from fedbench.experiment.state_bytes import StateReader, StateWriter
 from fedbench.payload import Payload
 from fedbench.payload.sparse import Alive
 
@@ -15,7 +15,7 @@ def form_bytes(payload: Payload) -> bytes:
     alive = [f.name for f in fields(form) if isinstance(getattr(form, f.name), Alive)]
     plain = {name: bytes(getattr(form, name)) for name in alive}
     written = {"form": replace(form, **plain), "alive": alive}
-    return b"".join(Writer([package_of(type(payload))]).pieces(written))
+    return b"".join(StateWriter([package_of(type(payload))]).pieces(written))
 
 
 def form_of(data: bytes, package: str = "fedbench") -> Payload:
@@ -23,7 +23,7 @@ def form_of(data: bytes, package: str = "fedbench") -> Payload:
 
     Beside fedbench's own its class may be one of this ``package``, if that is imported already.
     """
-    read = Reader(memoryview(data), [package]).whole()
+    read = StateReader(memoryview(data), [package]).whole()
     form = read.get("form") if isinstance(read, dict) else None
     if not isinstance(form, Payload):
         raise IllegalPayloadError("a broadcast's form must be a message without rows, got another")

@@ -6,16 +6,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedbench.api import DpEvent, Release, Sees, hooks
+from fedbench.api import DpEvent, Release, Sees
+from fedbench.core.blame import ask
 from fedbench.experiment.record import Privacy
 from fedbench.experiment.setup import Setup
 from fedbench.privacy.accountants import Ledger, Participation
 
-SKIPPED = "malicious clients add no noise: their own data has no guarantee, that of others has"
+NONCOMPLIANT_NOTE = (
+    "malicious clients add no noise: their own data has no guarantee, that of others has"
+)
 
 
 def event(setup: Setup, size: int) -> DpEvent | None:
-    """Return the release of a client with so many samples in one round; None if unclaimed."""
+    """Return the release of a client with ``size`` samples in one round; None if unclaimed."""
     scenario = setup.scenario
     plugins = setup.plugins
     release = Release(
@@ -27,14 +30,14 @@ def event(setup: Setup, size: int) -> DpEvent | None:
         per_round=scenario.per_round,
     )
     for part in (plugins.mechanism, plugins.protocol):
-        released: DpEvent | None = hooks.ask(part, "event", (DpEvent, type(None)), release)
+        released: DpEvent | None = ask(part, "event", (DpEvent, type(None)), release)
         if released is not None:
             return released
     return None
 
 
 def spend(setup: Setup, ledger: Ledger, ids: Sequence[int], complies: Tensor) -> None:
-    """Enter a round of these clients into the ledger: of those that ran the mechanism."""
+    """Enter a round into the ledger, for the clients that ran the mechanism."""
     if setup.plugins.mechanism.central:
         ledger.add([], event(setup, len(setup.population.train[0])))
         return
@@ -73,7 +76,7 @@ def guarantee(setup: Setup, ledger: Ledger, slow: bool = True) -> Privacy | None
         winner=cost.winner,
         bounds={name: _finite(x) for name, x in cost.bounds.items()},
         paper=_finite(cost.paper),
-        note=SKIPPED if setup.noncompliant_clients else "",
+        note=NONCOMPLIANT_NOTE if setup.noncompliant_clients else "",
     )
 
 

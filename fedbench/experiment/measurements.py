@@ -211,7 +211,7 @@ CAPTIONS = {
 
 @dataclass(frozen=True)
 class Measurement:
-    """Declaration of a measured number: all that its readers know of it."""
+    """Declaration of a measured number, from which tables and exports follow."""
 
     name: str  # field in `fedbench results`, in CSV and in Parquet
     kind: Kind

@@ -15,7 +15,7 @@ from fedbench.api import Memory
 from fedbench.core.errors import ConfigError
 from fedbench.core.scratch import scratch, write_at
 
-HELD = 1 << 30  # bytes of memories that are held as tensors
+MAX_HELD_BYTES = 1 << 30  # of memories that are tensors; the others lie in a file
 Form = tuple[tuple[str, torch.dtype, tuple[int, ...], torch.device], ...]  # of a memory
 
 
@@ -108,10 +108,10 @@ class Memories(MutableMapping[int, Memory]):
     The latest ones are held as tensors, the others lie in a file. What is read is what was written,
     bit for bit and on the same device. The file is in the folder for temporary files (``TMPDIR``)
     and goes with the process. It grows to the memories of all clients that took part but for
-    `HELD` bytes: ``4 d`` bytes a client for a residual of ``d`` float32.
+    `MAX_HELD_BYTES`: ``4 d`` bytes a client for a residual of ``d`` float32.
     """
 
-    most: int = HELD  # bytes that are held as tensors
+    most: int = MAX_HELD_BYTES
     where: dict[int, Shelf | None] = field(default_factory=dict)  # None of those that are held
     held: dict[int, Memory] = field(default_factory=dict)  # the latest ones last
     shelves: dict[Form, Shelf] = field(default_factory=dict)

@@ -23,11 +23,11 @@ from fedbench.experiment.compatibility import Resolution
 from fedbench.experiment.scenario import Scenario
 
 Splits = tuple[Parts, Parts, Parts]  # that train, validate and test
-SURVEYED = 1000  # clients of a sample that stands for all of them
+MAX_SURVEYED_CLIENTS = 1000  # clients of a sample that stands for all of them
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOut:
+class HeldOutSamples:
     """Samples that validate and test clients who draw with replacement; no client trains on one."""
 
     validation: Tensor  # indices; none under a split without validation
@@ -47,7 +47,7 @@ class Population:
     root: Tensor  # indices of the server's root data; empty for defenses that need none
     malicious: MaliciousClients
     pseudonyms: Permutation  # numbers by which the defense knows the clients
-    held_out: HeldOut | None = None  # None where clients draw without replacement
+    held_out: HeldOutSamples | None = None  # None where clients draw without replacement
 
     def sizes(self, ids: Sequence[int]) -> Tensor:
         """Return ``(n,)`` float64, number of training samples of these clients."""
@@ -61,8 +61,8 @@ class Population:
 
     def of_benign(self, parts: Parts) -> list[Tensor]:
         """Return the parts of the benign clients; ``parts`` has one for each client."""
-        malicious = self.malicious[torch.arange(len(parts))].tolist()
-        return [part for part, hostile in zip(parts, malicious, strict=True) if not hostile]
+        benign = ~self.malicious[torch.arange(len(parts))]
+        return [parts[i] for i in benign.nonzero()[:, 0].tolist()]
 
     @property
     def validating(self) -> list[Tensor]:
@@ -107,7 +107,7 @@ def populate(resolution: Resolution, data: Data, secret: Secret) -> Population:
         pools, root = cut_pool(count, scenario.split, dealt, rooted)
         pools = (pools[0].to(device), pools[1].to(device), pools[2].to(device))
         parts = draw_parts(resolution, data, pools, dealt.key("partition"))
-        held_out = HeldOut(*pools[1:], survey(scenario, malicious, secret.key("survey")))
+        held_out = HeldOutSamples(*pools[1:], survey(scenario, malicious, secret.key("survey")))
     else:
         parts, root = deal_parts(resolution, data, count, dealt, rooted)
     train, validation, test = parts
@@ -204,7 +204,7 @@ def draw_parts(
 
 
 def survey(scenario: Scenario, malicious: MaliciousClients, key: Key) -> list[int]:
-    """Draw at most `SURVEYED` benign clients, in the order of their ids."""
+    """Draw at most `MAX_SURVEYED_CLIENTS` benign clients, in the order of their ids."""
     benign = scenario.clients - malicious.count
-    drawn = distinct(key, benign, min(SURVEYED, benign))
+    drawn = distinct(key, benign, min(MAX_SURVEYED_CLIENTS, benign))
     return malicious.ids(malicious.count + drawn)

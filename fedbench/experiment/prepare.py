@@ -14,18 +14,18 @@ from fedbench.core.canonical import require_canonical
 from fedbench.core.choices import SUMS
 from fedbench.core.devices import accelerated, current, require_device_name
 from fedbench.core.errors import ConfigError, Incompatible, Unavailable, require
-from fedbench.core.permutations import LISTED
+from fedbench.core.permutations import MAX_LISTED
 from fedbench.core.rng import Secret
 from fedbench.data.augmentation import CropFlip
 from fedbench.data.datasets import Data, data_folder
-from fedbench.executors.factory import executor, typical
+from fedbench.executors.factory import executor, typical_sizes
 from fedbench.executors.training import Schedule
 from fedbench.experiment import cohorts
 from fedbench.experiment.compatibility import WHY, Load, Resolution, examine, resolve
 from fedbench.experiment.guarantee import require_theorem
 from fedbench.experiment.population import populate
 from fedbench.experiment.scenario import Scenario
-from fedbench.experiment.setup import REHEARSING, Setup
+from fedbench.experiment.setup import MAX_REHEARSING_CLIENTS, Setup
 from fedbench.isolation.stand_ins import IsolatedAttack
 from fedbench.models import adapters
 from fedbench.models.lora import adapted
@@ -77,7 +77,7 @@ def prepare(
             schedule,
             chunk,
             scenario.precision,
-            typical(population.typical_sizes, scenario.per_round),
+            typical_sizes(population.typical_sizes, scenario.per_round),
             augment=None if scenario.augment == "none" else CropFlip(data.black),
         ),
         secret=secret,
@@ -124,11 +124,11 @@ def require_few_recruits(setup: Setup) -> None:
     """Raise `Incompatible` if an attack trains too many of very many clients in every round."""
     scenario = setup.scenario
     recruits = setup.recruiting(setup.plugins.attack)
-    if scenario.clients > LISTED and recruits > REHEARSING:
+    if scenario.clients > MAX_LISTED and recruits > MAX_REHEARSING_CLIENTS:
         raise Incompatible(
             f"attack {scenario.attack} trains {recruits} clients of its own in every round, and "
-            f"must train at most {REHEARSING} with more than {LISTED} clients; recruit fewer, or "
-            "lower --malicious"
+            f"must train at most {MAX_REHEARSING_CLIENTS} with more than {MAX_LISTED} clients; "
+            "recruit fewer, or lower --malicious"
         )
 
 

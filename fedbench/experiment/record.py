@@ -26,7 +26,7 @@ from fedbench.core.registry import split
 from fedbench.experiment.measurements import SCHEMA, Number, Result, Round, Timing
 from fedbench.experiment.scenario import Scenario, fingerprint
 
-LARGEST = 256 << 20  # bytes of a file
+MAX_RECORD_BYTES = 256 << 20
 
 
 class Part(BaseModel):
@@ -34,6 +34,20 @@ class Part(BaseModel):
 
     # Older pydantic warns of a field whose name starts with "model_".
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+def _leaving_out(**silent: Any) -> Any:
+    """Return a serializer that leaves out fields with these values.
+
+    They came later, so records from before them stay as they are.
+    """
+
+    # Pydantic asks for the name self. A return type would be the JSON Schema of every part.
+    def serialize(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+        fields: dict[str, Any] = write(self)
+        return {name: x for name, x in fields.items() if name not in silent or x != silent[name]}
+
+    return serialize
 
 
 class Environment(Part):
@@ -67,34 +81,7 @@ class Environment(Part):
     chunk: int | None = None
     canonical: bool = False
 
-    @model_serializer(mode="wrap")
-    def _written(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
-        """Leave out ``canonical`` where it is false: records from before it stay as they are."""
-        # Without a return type, which would be the JSON Schema of every environment.
-        fields: dict[str, Any] = write(self)
-        if not fields.get("canonical"):
-            fields.pop("canonical", None)
-        return fields
-
-
-def _written_round(round: Round, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
-    """Leave out a commitment and a number of dropped clients where there are none."""
-    # Without a return type, as above.
-    fields: dict[str, Any] = write(round)
-    if fields.get("commitment") is None:
-        fields.pop("commitment", None)
-    if not fields.get("dropped"):
-        fields.pop("dropped", None)
-    return fields
-
-
-def _written_timing(timing: Timing, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
-    """Leave out the accelerator's memory where none was counted, as on every CPU."""
-    # Without a return type, as above.
-    fields: dict[str, Any] = write(timing)
-    if fields.get("peak_device_memory_mib") is None:
-        fields.pop("peak_device_memory_mib", None)
-    return fields
+    _serialize = model_serializer(mode="wrap")(_leaving_out(canonical=False))
 
 
 class Source(Part):
@@ -165,20 +152,13 @@ class Record(Part):
     environment: Environment
     sources: list[Source] = []
     privacy: Privacy | None = None
-    rounds: list[Annotated[Round, WrapSerializer(_written_round)]]
+    rounds: list[Annotated[Round, WrapSerializer(_leaving_out(commitment=None, dropped=0))]]
     result: Result
     flags: list[str]
     digest: str = ""
-    timing: Annotated[Timing, WrapSerializer(_written_timing)]
+    timing: Annotated[Timing, WrapSerializer(_leaving_out(peak_device_memory_mib=None))]
 
-    @model_serializer(mode="wrap")
-    def _whole(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
-        """Leave out ``trained`` where it says nothing: records from before it stay as they are."""
-        # Without a return type, as above.
-        fields: dict[str, Any] = write(self)
-        if fields.get("trained") is None:
-            fields.pop("trained", None)
-        return fields
+    _serialize = model_serializer(mode="wrap")(_leaving_out(trained=None))
 
     _text: str | None = PrivateAttr(default=None)  # laid out, as read; None: as pydantic writes it
 
@@ -248,7 +228,7 @@ class Record(Part):
         return self.model_dump(exclude={"timing"})
 
     def sealed(self) -> Record:
-        """Return the same with its digest."""
+        """Return the record with its digest."""
         unsealed = self.model_copy(update={"digest": ""})
         return self.model_copy(update={"digest": seal.digest(unsealed.to_json())})
 
@@ -273,7 +253,7 @@ def file_name(resolved: Scenario, id: str) -> str:
 
 def read(path: Path) -> Record:
     """Read a record; `ConfigError` if it is truncated, of another schema, or was changed since."""
-    return parse(read_limited(path, LARGEST), str(path))
+    return parse(read_limited(path, MAX_RECORD_BYTES), str(path))
 
 
 def parse(data: bytes, name: str) -> Record:

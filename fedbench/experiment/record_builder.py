@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fedbench.adversary.metrics import NOT_FINITE
-from fedbench.api import hooks
 from fedbench.core import registry
+from fedbench.core.blame import ask
 from fedbench.core.canonical import in_force
 from fedbench.core.devices import peak_memory, title
 from fedbench.executors.cached_answers import processor
@@ -38,7 +38,7 @@ from fedbench.payload import Payload
 from fedbench.payload.packets import Packet
 
 
-def evaluated(setup: Setup, state: RunState) -> dict[str, Any]:
+def evaluation_fields(setup: Setup, state: RunState) -> dict[str, Any]:
     """Fields of a round that read test data: the deployed model's, and privacy until then."""
     last = state.ledger.rounds == setup.scenario.rounds
     privacy = guarantee(setup, state.ledger, slow=last)
@@ -65,7 +65,7 @@ def traffic(
 
     ``up`` are the bits of each client's packet; for ``down`` and ``asked`` see `downlink_bits`.
     """
-    extra: int = hooks.ask(setup.plugins.mechanism, "message_bits", int)
+    extra: int = ask(setup.plugins.mechanism, "message_bits", int)
     each = torch.tensor(up, dtype=torch.int64) + extra
     return {
         "malicious": int(malicious.sum()),
@@ -109,7 +109,7 @@ def peak_memory_mib() -> float:
 def build_record(
     setup: Setup, state: RunState, rounds: list[Round], seconds: float, changed: str | None = None
 ) -> Record:
-    """Return the record of a run that ended in this state after so many seconds.
+    """Return the record of a run that ended in this state after ``seconds``.
 
     ``changed`` says in a line which settings of the process a plug-in changed.
     """
@@ -164,7 +164,7 @@ def build_result(
         uplink_bits_per_parameter=sum(uplink) / benign_messages / d if counted else None,
         entropy_bits_per_parameter=sum(entropies) / benign_messages / d if entropies else None,
         downlink_bits_per_parameter=sum(r.downlink_bits for r in rounds) / max(asked, 1) / d,
-        model_bits=hooks.ask(protocol, "model_bits", int, setup.shared, server),
+        model_bits=ask(protocol, "model_bits", int, setup.shared, server),
         sparsity=score.sparsity,
         local_accuracy=rounds[-1].local_accuracy,
         validation_accuracy=validation_accuracy(setup, server),
@@ -247,7 +247,7 @@ def _of_server(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
     """Return doubts about the defense, and about what the server deployed."""
     doubts = rejected_most(rounds)
     kinds = (Tensor, type(None))
-    always = hooks.ask(setup.plugins.defense, "select", kinds, torch.zeros(3, 3)) is not None
+    always = ask(setup.plugins.defense, "select", kinds, torch.zeros(3, 3)) is not None
     wronged = result.false_positive_rate or 0.0
     if wronged > 0.5 and not always:  # a rule that selects always leaves some out
         doubts.append(f"the rule left out {100 * wronged:.0f} % of the honest messages")

@@ -36,7 +36,7 @@ from fedbench.core.errors import ConfigError, FedbenchError, Unavailable
 from fedbench.core.sources import package_of
 from fedbench.core.trees import Tree
 from fedbench.executors.cluster import (
-    RETRIES,
+    TASK_RETRIES,
     address_of,
     arrays_of,
     connect,
@@ -80,7 +80,7 @@ def on_cluster(setup: Setup, name: str, chunk: int) -> Iterator[Setup]:
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class StoredTree:
     """A tree in the cluster's object store."""
 
     tree: Tree
@@ -90,11 +90,11 @@ class Stored:
     nodes: set[str] = field(default_factory=set)  # that have it
 
 
-Ordered = dict[Any, tuple[int, int, list[Stored]]]  # by answer: first row, bytes of task, trees
+Ordered = dict[Any, tuple[int, int, list[StoredTree]]]  # by answer: first row, bytes of task, trees
 
 
 @dataclass(frozen=True, eq=False)
-class Load:
+class TravellingClients:
     """Clients of a round as they travel: by number, or ``given`` with samples of their own."""
 
     step: int
@@ -119,7 +119,7 @@ class Remote(Executor):
     shard: Any = field(kw_only=True)  # the one that aggregates columns
     run: tuple[Any, Any] = field(kw_only=True)  # Ray's references to what a process needs
     carried: Counter[tuple[int, str, str]] = field(default_factory=Counter, kw_only=True)
-    stored: dict[int, Stored] = field(default_factory=dict, kw_only=True)  # by id of the tree
+    stored: dict[int, StoredTree] = field(default_factory=dict, kw_only=True)  # by id of the tree
 
     @classmethod
     def of(cls, setup: Setup, ray: Any, chunk: int) -> "Remote":
@@ -142,7 +142,7 @@ class Remote(Executor):
             "code": code_version(),
         }
         # a process keeps what it holds
-        share = {"num_cpus": 1, "num_gpus": gpus, "max_calls": 0, "max_retries": RETRIES}
+        share = {"num_cpus": 1, "num_gpus": gpus, "max_calls": 0, "max_retries": TASK_RETRIES}
         remote = ray.remote(**share, retry_exceptions=False)
         return cls(
             local.protocol,
@@ -205,7 +205,7 @@ class Remote(Executor):
         return partial(self._packets, clients, load, self._ordered(load, packets=True))
 
     def _packets(
-        self, clients: Cohort, load: Load, ordered: Ordered
+        self, clients: Cohort, load: TravellingClients, ordered: Ordered
     ) -> tuple[Trained, Made | None]:
         """Return the messages of clients that train, and updates of those that attack."""
         device = self.shared.device
@@ -269,12 +269,12 @@ class Remote(Executor):
         whole = torch.cat([parts[start] for start in sorted(parts)])
         return whole.to(self.shared.device), state
 
-    def _load(self, clients: Sequence[Client]) -> Load | None:
+    def _load(self, clients: Sequence[Client]) -> TravellingClients | None:
         """Return the clients in the form that travels, or None if a gradient of theirs cannot."""
         if isinstance(clients, Cohort):
             trees = [clients.tree(row) for row in range(len(clients))]
             memories = [clients.memories.get(i) or None for i in clients.ids]
-            return Load(clients.step, trees, memories, ids=clients.ids)
+            return TravellingClients(clients.step, trees, memories, ids=clients.ids)
         ways = [self._way(client) for client in clients]
         if None in ways or not clients:
             return None
@@ -283,7 +283,9 @@ class Remote(Executor):
             for client, way in zip(clients, ways, strict=True)
         ]
         own = [client.memory for client in clients]
-        return Load(clients[0].round, [client.tree for client in clients], own, given=given)
+        return TravellingClients(
+            clients[0].round, [client.tree for client in clients], own, given=given
+        )
 
     def _way(self, client: Client) -> Any:
         """Return the values from which a process makes a client's `wrap_grad`, or None.
@@ -298,7 +300,7 @@ class Remote(Executor):
             return dict(wrap.keywords) if named else None
         return None
 
-    def _ordered(self, load: Load, packets: bool) -> Ordered:
+    def _ordered(self, load: TravellingClients, packets: bool) -> Ordered:
         """Submit the chunks of clients; return Ray's references to their answers."""
         n = len(load.trees)
         self._store(load.trees)
@@ -324,7 +326,7 @@ class Remote(Executor):
             ordered[answer] = (start, len(task), list(used.values()))
         return ordered
 
-    def _answers(self, load: Load, ordered: Ordered) -> Iterator[tuple[int, Any]]:
+    def _answers(self, load: TravellingClients, ordered: Ordered) -> Iterator[tuple[int, Any]]:
         """Yield the first row of each chunk and its answer, as they are ready."""
         for (start, task_bytes, trees), node, result in self._finished(ordered):
             self.carried[load.step, node, "tasks"] += task_bytes
@@ -343,7 +345,7 @@ class Remote(Executor):
         for name, tree in {id(tree): tree for tree in trees}.items():
             if name not in before:
                 data = buffer(encode(tree))
-                before[name] = Stored(tree, number, self.ray.put(data), len(data))
+                before[name] = StoredTree(tree, number, self.ray.put(data), len(data))
                 number += 1
             self.stored[name] = before[name]
 
@@ -373,6 +375,6 @@ class Remote(Executor):
         except errors.RayError as error:
             raise Unavailable(
                 f"{REMOTE_OPTION} must have nodes that stay, got {type(error).__name__} for the "
-                f"same task {1 + RETRIES} times; start the run again"
+                f"same task {1 + TASK_RETRIES} times; start the run again"
             ) from error
         return node, result

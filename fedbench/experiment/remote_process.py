@@ -109,7 +109,7 @@ class Worker:
         self, clients: Sequence[Client], task: Any, updates: Tensor, memories: Sequence[Memory]
     ) -> dict[str, Any]:
         """Return the packets, and what the adversary has of its clients that attack."""
-        own = self.setup.hostile(task["ids"].tolist(), task["step"]).nonzero()[:, 0]
+        own = self.setup.attacking(task["ids"].tolist(), task["step"]).nonzero()[:, 0]
         before = [dict(memories[row]) for row in own.tolist()]
         rows = updates if len(own) == len(updates) else updates[own.to(updates.device)]
         keys = [client.key for client in clients]

@@ -45,7 +45,7 @@ PLUGINS = ("protocol", "attack", "defense", "mechanism", "dataset", "model", "pa
 # Fields that a line names only where they are unusual.
 REMARKED = ("adapter", "split", "augment", "cohorts", "availability")
 ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")
-MOST = 2**31 - 1  # of clients, rounds and whatever else is counted
+MAX_COUNT = 2**31 - 1  # of clients, rounds and whatever else is counted
 COUNTED = ("clients", "per_round", "rounds", "epochs", "batch_size", "eval_every", "attack_every")
 NUMBERS = (
     *(*COUNTED, "malicious", "declared", "delta", "attack_from", "attack_until", "defense_draw"),
@@ -238,7 +238,8 @@ class Scenario(BaseModel, metaclass=_Spoken):
 
         for name in COUNTED:
             must(name, getattr(self, name) >= 1, ">= 1")
-            most, requirement = (1 << 30, "<= 2**30") if name == "batch_size" else (MOST, "< 2**31")
+            other = name != "batch_size"
+            most, requirement = (MAX_COUNT, "< 2**31") if other else (1 << 30, "<= 2**30")
             must(name, getattr(self, name) <= most, requirement)
         require_share(called("malicious"), self.malicious, self.clients)
         must("malicious", self.owned < self.clients, "a share that leaves a benign client")
@@ -250,7 +251,7 @@ class Scenario(BaseModel, metaclass=_Spoken):
             )
         must("attack_from", self.attack_from >= 0, ">= 0")
         for name in ("attack_from", "attack_until"):
-            must(name, (getattr(self, name) or 0) <= MOST, "< 2**31")
+            must(name, (getattr(self, name) or 0) <= MAX_COUNT, "< 2**31")
         until = self.attack_until is None or self.attack_until > self.attack_from
         must("attack_until", until, f"None or > {called('attack_from')} = {self.attack_from}")
         if self.cohorts == "stratified" and self.sampling == "poisson":

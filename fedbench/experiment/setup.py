@@ -23,7 +23,7 @@ from fedbench.api import (
     hooks,
 )
 from fedbench.core.blame import ask
-from fedbench.core.permutations import LISTED, distinct
+from fedbench.core.permutations import MAX_LISTED, distinct
 from fedbench.core.rng import Key, Secret
 from fedbench.core.sources import SourceFile
 from fedbench.core.tiling import finite_rows
@@ -35,8 +35,8 @@ from fedbench.experiment.population import Population
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import Payload, joined
 
-SERVER = -1  # whose memory is that of the server's own client, which trains on its root data
-REHEARSING = 1000  # clients of an adversary that owns more than can be listed
+SERVERS_CLIENT = -1  # number of the server's own client, which trains on its root data
+MAX_REHEARSING_CLIENTS = 1000  # of an adversary that owns more than can be listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class Setup:
         return self.scenario.sees or default
 
     def with_population(self, **changes: Any) -> Self:
-        """Return the same setup with other fields of its population."""
+        """Return the setup with changed fields of its population."""
         return replace(self, population=replace(self.population, **changes))
 
     def acts(self, step: int) -> bool:
@@ -85,7 +85,7 @@ class Setup:
         attack: Attack = self.plugins.attack if self.acts(step) else Attack()
         return attack
 
-    def hostile(self, ids: Sequence[int], step: int) -> Tensor:
+    def attacking(self, ids: Sequence[int], step: int) -> Tensor:
         """Return ``(n,)`` bool: clients whose messages are not honest ones in this round."""
         active = self.acts(step) and not self.plugins.attack.idle
         return self.population.malicious[ids] & torch.tensor(active)
@@ -108,8 +108,8 @@ class Setup:
     ) -> Rehearsal:
         """Return the rehearsal of the adversary's clients ``ids``, or of all that it owns.
 
-        Of more than `LISTED` clients it has the samples of at most `REHEARSING` that it owns, those
-        with the first numbers: a model is rehearsed on a sample as well, in bounded time.
+        Of more than `MAX_LISTED` clients it has the samples of at most `MAX_REHEARSING_CLIENTS`,
+        those with the first numbers: a model is rehearsed on a sample as well, in bounded time.
         """
         population = self.population
         owned = ids if alone else self.rehearsing
@@ -117,16 +117,16 @@ class Setup:
         x = population.data.floats(rows)
         y = population.data.y[rows]
         secret = self.secret.derive("rehearsal", step)
-        state = threat_model.alone(server)
+        state = threat_model.detached_copy(server)
         return rehearsal(self.executor, state, received, ids[0], n, x, y, secret)
 
     @cached_property
     def rehearsing(self) -> list[int]:
         """Clients of the adversary whose samples it rehearses with."""
         malicious = self.population.malicious
-        if self.scenario.clients <= LISTED:
+        if self.scenario.clients <= MAX_LISTED:
             return malicious.ids()
-        return malicious.ids(torch.arange(min(REHEARSING, malicious.count)))
+        return malicious.ids(torch.arange(min(MAX_REHEARSING_CLIENTS, malicious.count)))
 
     def sample(self, step: int) -> list[int]:
         """Draw the clients of a round."""
@@ -228,7 +228,7 @@ class Setup:
     ) -> ServerView:
         """Return what the defense is shown of the clients ``ids``, beside their messages.
 
-        Of the ``memories`` that of `SERVER` may change, see `root_message`.
+        Of the ``memories`` that of `SERVERS_CLIENT` may change, see `root_message`.
         """
         draw = self.scenario.defense_draw
         needs = ask(self.plugins.defense, "traits", Traits)
@@ -242,7 +242,7 @@ class Setup:
             expected=self.scenario.per_round,
             ids=self.population.pseudonyms[list(ids)],
             root=self.root_message(broadcast, step, memories) if needs.root else None,
-            truth=self.hostile(ids, step) if needs.oracle else None,
+            truth=self.attacking(ids, step) if needs.oracle else None,
         )
 
     def root_message(
@@ -250,7 +250,7 @@ class Setup:
     ) -> Payload:
         """One row: the message of a client with the server's root data, which never is away.
 
-        It remembers what clients do, in ``memories`` under `SERVER`; by default nothing.
+        It remembers what clients do, in ``memories`` under `SERVERS_CLIENT`; by default nothing.
         """
         key = self.secret.key("root", step)
         protocol = self.plugins.protocol
@@ -261,14 +261,14 @@ class Setup:
             x=data.floats(self.population.root),
             y=data.y[self.population.root],
             key=key,
-            memory=memories.get(SERVER) or ask(protocol, "memory", dict, self.shared),
+            memory=memories.get(SERVERS_CLIENT) or ask(protocol, "memory", dict, self.shared),
             round=step,
         )
         updates, after = self.executor.trained([client], step)
         sent, (memory,) = hooks.message(protocol, self.shared, updates, [key], after)
         if memory:
-            memories[SERVER] = memory
-            self.remember([SERVER], sent, memories)
+            memories[SERVERS_CLIENT] = memory
+            self.remember([SERVERS_CLIENT], sent, memories)
         return sent
 
     def remember(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench.adversary.threat_model import fresh
+from fedbench.adversary.threat_model import new_instance
 from fedbench.api import Defense, ServerView, hooks
 from fedbench.core.sources import package_of
 from fedbench.experiment.forms import form_bytes, form_of
@@ -51,7 +51,7 @@ def objects(received: KeptMessages, view: ServerView) -> Iterator[bytes]:
 
 
 @dataclass(frozen=True, eq=False)
-class Stored(Sequence[Packet]):
+class StoredPackets(Sequence[Packet]):
     """Packets that lie in batches elsewhere; nothing of them is held here."""
 
     n: int
@@ -76,11 +76,11 @@ def answer_of(setup: Setup, columns: range, read: Callable[[int], Any]) -> Tenso
     of an answer depends on other columns.
     """
     head = decode(memoryview(read(0)))
-    packets = Stored(len(head["weights"]), head["batch"], lambda number: read(1 + number))
+    packets = StoredPackets(len(head["weights"]), head["batch"], lambda number: read(1 + number))
     form = form_of(head["form"], package_of(setup.plugins.protocol.sends))
     first, _ = type(form).decode(packets[:1], form.spec, setup.shared.device)
     assert first is not None  # it was accepted
     messages = KeptMessages(first.take([]), packets, head["batch"], only=columns)
     view = replace(setup.view([], form, head["step"]), weights=head["weights"], ids=head["ids"])
-    rule = fresh(setup.plugins.defense)  # another would have seen honest messages, too
+    rule = new_instance(setup.plugins.defense)  # another would have seen honest messages, too
     return hooks.aggregate(rule, messages, None, view)[0]

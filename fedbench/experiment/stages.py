@@ -80,7 +80,7 @@ class Honest(Participants):
     packets: Sequence[Packet] | None = None
 
     def encoded(self) -> Sequence[Packet]:
-        """Return the packets of the messages, those that came if they came as packets."""
+        """Return the packets of the messages; those that came as packets are not encoded again."""
         return self.messages.encode() if self.packets is None else self.packets
 
 
@@ -121,7 +121,7 @@ def participants(
     return [asked[place] for place in places], broadcast
 
 
-def messages(
+def honest_messages(
     setup: Setup,
     state: RunState,
     training: Training,
@@ -176,7 +176,7 @@ def attack_context(
     owned: threat_model.OwnedRows,
     streamed: threat_model.Streamed | None = None,
 ) -> threat_model.AttackContext:
-    """Return what the round, or a part of it, looks like before the adversary moves.
+    """Return the adversary's view of a round, or of a part of it, after its own training.
 
     Its own training is done. What its clients learn before that training becomes the state's.
     """

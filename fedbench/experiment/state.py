@@ -23,7 +23,7 @@ class RunState:
     mechanism: Any = None
     adversary: AdversaryMemory = field(default_factory=dict)
     learned: Tensor | None = None  # by the adversary's clients before they train
-    # Of who took part, of `setup.SERVER`, and of what clients train for the adversary.
+    # Of who took part, of `setup.SERVERS_CLIENT`, and of what clients train for the adversary.
     memories: MutableMapping[int, Memory] = field(default_factory=Memories)
     ledger: Ledger = field(default_factory=Ledger)
     score: Evaluation | None = None  # of the model deployed when test data was last read

@@ -42,7 +42,7 @@ DTYPES = {name: getattr(torch, name) for name in NAMES.split()}
 ARRAYS = {name: np.dtype(name) for name in NAMES.split() if name != "bfloat16"}
 ARRAYS |= {name: np.dtype(name) for name in ("uint16", "uint32", "uint64")}
 CLASS = re.compile(r"[a-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*", re.ASCII)
-DEEPEST = 100  # values within values
+MAX_NESTING = 100  # values within values
 
 Piece = bytes | memoryview
 T = TypeVar("T")
@@ -53,19 +53,19 @@ class NoBytesError(ValueError):
 
 
 def encode(value: object) -> bytes:
-    """Return the bytes of a value; `NoBytesError` if it is, or holds, what has none."""
-    return b"".join(Writer().pieces(value))
+    """Return the bytes of a value; `NoBytesError` if a part of it has none."""
+    return b"".join(StateWriter().pieces(value))
 
 
 def digest(value: object) -> bytes:
     """Return the SHA-256 of the bytes of a value, without copying its tensors."""
     hashed = sha256()
-    for piece in Writer().pieces(value):
+    for piece in StateWriter().pieces(value):
         hashed.update(piece)
     return hashed.digest()
 
 
-class Writer:
+class StateWriter:
     """Walk through a value that yields its bytes.
 
     Args:
@@ -77,8 +77,8 @@ class Writer:
 
     def pieces(self, value: Any, depth: int = 0) -> Iterator[Piece]:
         """Yield the bytes of a value in parts; those of a tensor are its own memory."""
-        if depth > DEEPEST:
-            raise NoBytesError(f"a value must be nested at most {DEEPEST} deep")
+        if depth > MAX_NESTING:
+            raise NoBytesError(f"a value must be nested at most {MAX_NESTING} deep")
         kind = type(value)
         if value is None or value is True or value is False:
             yield {None: b"N", True: b"T", False: b"F"}[value]
@@ -123,7 +123,7 @@ class Writer:
             yield flat.view(torch.uint8).numpy().data
 
     def _named(self, cls: type) -> str:
-        """Return the name of a class by which a `Reader` finds it, or raise `NoBytesError`."""
+        """Return the name of a class by which a `StateReader` finds it, or raise `NoBytesError`."""
         name = f"{cls.__module__}:{cls.__qualname__}"
         if not _within(cls.__module__, self.packages) or not CLASS.fullmatch(name):
             raise NoBytesError(f"an object of {name} has no bytes")
@@ -185,7 +185,7 @@ def decode(data: bytes | memoryview) -> Any:
     Whoever wrote them cannot run anything: classes are fedbench's own, objects are made without
     calling them, and their fields are those that the class declares.
     """
-    return Reader(memoryview(data)).whole()
+    return StateReader(memoryview(data)).whole()
 
 
 def wrong(why: str) -> ConfigError:
@@ -193,8 +193,8 @@ def wrong(why: str) -> ConfigError:
     return ConfigError(f"a state must be bytes that fedbench wrote, got others: {why}")
 
 
-class Reader:
-    """Walk through bytes that makes the values which a `Writer` wrote.
+class StateReader:
+    """Walk through bytes that makes the values which a `StateWriter` wrote.
 
     Args:
         data: The bytes.
@@ -223,7 +223,7 @@ class Reader:
         return len(self.data) - self.at
 
     def take(self, size: int) -> memoryview:
-        """Return the next bytes, so many of them."""
+        """Return the next ``size`` bytes."""
         if size > self.left:
             raise wrong(f"{size} bytes are not there")
         self.at += size
@@ -255,8 +255,8 @@ class Reader:
 
     def value(self, depth: int = 0) -> Any:
         """Return the next value."""
-        if depth > DEEPEST:
-            raise wrong(f"they are nested more than {DEEPEST} deep")
+        if depth > MAX_NESTING:
+            raise wrong(f"they are nested more than {MAX_NESTING} deep")
         tag = bytes(self.take(1))
         if tag in (b"N", b"T", b"F"):
             return {b"N": None, b"T": True, b"F": False}[tag]

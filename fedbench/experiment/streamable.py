@@ -13,18 +13,20 @@ from fedbench.experiment.setup import Setup
 from fedbench.isolation.stand_ins import StandIn
 from fedbench.payload import BinaryMasks, Patch, SignBits
 
-LARGEST = 1 << 32  # bytes of a round that is kept whole, if it can be streamed
-A_PAIR = 48  # bytes that distances of two clients take in all steps of a rule, roughly
-A_NUMBER = 24  # bytes that a whole round takes for each parameter of a client, roughly
+MAX_WHOLE_ROUND_BYTES = 1 << 32  # of rounds that can be streamed, larger ones are
+BYTES_PER_PAIR = 48  # of clients, for distances in all steps of a rule, roughly
+BYTES_PER_PARAMETER = 24  # of each client in a whole round, roughly
 
 
 def streams(setup: Setup, wanted: bool | None) -> bool:
-    """Return whether a run's rounds are streamed: by default those above `LARGEST` that can be.
+    """Return whether a run's rounds are streamed.
 
-    `Incompatible` where it is ``wanted`` and cannot be, and where a round fits in no memory.
+    By default those above `MAX_WHOLE_ROUND_BYTES` are, if they can be. `Incompatible` where it is
+    ``wanted`` and cannot be, and where a round fits in no memory.
     """
-    size = A_NUMBER * setup.scenario.per_round * setup.plugins.protocol.trained(setup.shared).d
-    if (wanted is None and size <= LARGEST) or wanted is False:
+    d = setup.plugins.protocol.trained(setup.shared).d
+    size = BYTES_PER_PARAMETER * setup.scenario.per_round * d
+    if (wanted is None and size <= MAX_WHOLE_ROUND_BYTES) or wanted is False:
         return False
     why = obstacle(setup)
     if why is None:
@@ -39,7 +41,7 @@ def streams(setup: Setup, wanted: bool | None) -> bool:
 
 
 def memory() -> float:
-    """Return the bytes of this machine's memory; infinity on Windows, which does not say so."""
+    """Return the bytes of this machine's memory; infinity on Windows, which does not tell."""
     if not hasattr(os, "sysconf"):
         return math.inf
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -64,7 +66,7 @@ def pairs(setup: Setup) -> str | None:
     """Return which plug-in compares all pairs of messages, if these fit in no memory."""
     plugins = setup.plugins
     rule = plugins.defense
-    if A_PAIR * setup.scenario.per_round**2 <= memory():
+    if BYTES_PER_PAIR * setup.scenario.per_round**2 <= memory():
         return None
     columns = ask(rule, "traits", Traits).columns
     if not needs_sums(setup) and rule.keeps and rule.pairs and not columns:

@@ -33,7 +33,7 @@ from fedbench.experiment.stages import (
     Training,
     attack_context,
     heard_by_all,
-    messages,
+    honest_messages,
     remember,
 )
 from fedbench.experiment.state import RunState
@@ -47,7 +47,7 @@ from fedbench.payload import (
 from fedbench.payload.kept import Filed, PacketFile
 from fedbench.payload.packets import Packet
 
-FORGED = 4  # so many times fewer are forged at once: an attack holds floats, and copies of them
+FORGING_MEMORY = 4  # of a forged message, in honest ones: an attack holds copies of floats
 
 
 @dataclass(eq=False)
@@ -154,7 +154,7 @@ class Stream:
     def parts(self, rows: Sequence[int], forged: bool) -> Iterator[list[int]]:
         """Cut rows into as many as are in memory at once; ``forged`` ones take more of it."""
         most = self.setup.at_once or len(rows) or 1
-        size = -(-most // FORGED) if forged else most
+        size = -(-most // FORGING_MEMORY) if forged else most
         return (list(rows[i : i + size]) for i in range(0, len(rows), size))
 
     def begin(self, rows: list[int]) -> Training:
@@ -200,7 +200,7 @@ class Stream:
         with span("compress"):
             alike = len(self.view.broadcast) == 1
             idle = self.learned_nothing if alike else self.idle(training.view.broadcast)
-            honest = messages(self.setup, state, training, trained, made, idle)
+            honest = honest_messages(self.setup, state, training, trained, made, idle)
         if not remembers:
             for i in ids:
                 del state.memories[i]
@@ -247,7 +247,7 @@ class Stream:
         return received, accepted
 
     def keep(self, part: Honest, packets: Sequence[Packet], accepted: Tensor, same: bool) -> None:
-        """Keep the packets of some clients that were accepted, and those of their honest selves."""
+        """Keep the accepted packets of some clients, and their honest ones where these differ."""
         file = self.sums.file
         rows = zip(part.rows, packets, accepted.tolist(), strict=True)
         arrived = {row: file.put(packet) for row, packet, good in rows if good}
@@ -258,7 +258,7 @@ class Stream:
         self.keep_honest(part)
 
     def keep_honest(self, part: Honest) -> None:
-        """Keep the packets of what some clients say if they are honest."""
+        """Keep the packets of some clients' honest messages."""
         honest = zip(part.rows, part.encoded(), strict=True)
         self.sums.meant |= {row: self.sums.file.put(packet) for row, packet in honest}
 
@@ -322,7 +322,7 @@ class Stream:
         return dataclasses.replace(streamed, looked=looked)
 
     def attacked(self, owned: OwnedRows) -> None:
-        """Train the adversary's clients, and send what it makes of their messages."""
+        """Train the adversary's clients, and send the messages that it forges."""
         state = self.state
         attack = self.attack
         device = self.setup.shared.device

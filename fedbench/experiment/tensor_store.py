@@ -24,24 +24,24 @@ from fedbench.experiment.state_bytes import (
     DTYPES,
     NoBytesError,
     Piece,
-    Reader,
-    Writer,
+    StateReader,
+    StateWriter,
     length,
     shaped,
     type_of_numbers,
     wrong,
 )
 
-SMALL = 1 << 16  # bytes of a memory below which it shares a tensor of the file with others
+MIN_OWN_TENSOR_BYTES = 1 << 16  # smaller memories share a tensor of the file
 TREE, TABLE, PACKED = "tree", "table", "packed"  # names of tensors in the file
 BESIDE = "beside"  # first word of the names of those beside the value; all others are memories
 
 
-class Tensors(Writer):
+class Tensors(StateWriter):
     """Writer that notes the memory of each tensor instead of writing it.
 
     Args:
-        packages: Packages whose dataclasses may be written, as those of a `Writer`.
+        packages: Packages whose dataclasses may be written, as those of a `StateWriter`.
     """
 
     def __init__(self, packages: Collection[str] = ()) -> None:
@@ -63,7 +63,7 @@ class Tensors(Writer):
         yield b"".join(length(int(x)) for x in (*value.stride(), value.storage_offset(), number))
 
 
-class TensorReader(Reader):
+class TensorReader(StateReader):
     """Reader of what `Tensors` wrote, with the memories that it noted."""
 
     def __init__(
@@ -117,14 +117,14 @@ def write(
     writer = Tensors(packages)
     tree = torch.frombuffer(bytearray(b"".join(writer.pieces(value))), dtype=torch.uint8)
     sizes = [[len(memory), int(accelerated(memory.device))] for memory in writer.memories]
-    small = [memory.cpu() for memory in writer.memories if len(memory) < SMALL]
+    small = [memory.cpu() for memory in writer.memories if len(memory) < MIN_OWN_TENSOR_BYTES]
     tensors = {
         TREE: tree,
         TABLE: torch.tensor(sizes, dtype=torch.int64).reshape(-1, 2),
         PACKED: torch.cat([torch.empty(0, dtype=torch.uint8), *small]),
     }
     for number, memory in enumerate(writer.memories):
-        if len(memory) >= SMALL:
+        if len(memory) >= MIN_OWN_TENSOR_BYTES:
             tensors[str(number)] = memory.cpu()
     tensors |= {f"{BESIDE} {number}": data for number, data in enumerate(beside)}
     digest = _digest(tensors)
@@ -178,13 +178,13 @@ def _memories(
 ) -> Iterator[Tensor]:
     """Yield the memories of the table, each aligned as torch does it."""
     packed = tensors[PACKED]
-    names = {str(number) for number, (size, _) in enumerate(table) if size >= SMALL}
+    names = {str(number) for number, (size, _) in enumerate(table) if size >= MIN_OWN_TENSOR_BYTES}
     if tensors.keys() != names | {TREE, TABLE, PACKED}:
         raise wrong("the tensors of the file are not those of its table")
     start = 0
     for number, (size, moved) in enumerate(table):
         part = tensors.get(str(number), packed[start : start + size])
-        start += 0 if size >= SMALL else size
+        start += 0 if size >= MIN_OWN_TENSOR_BYTES else size
         if len(part) != size:
             raise wrong(f"memory {number} has another size than the table says")
         yield part.clone().to(device if moved else "cpu")

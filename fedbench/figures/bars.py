@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from fedbench.results.summary import Row
 
 LANE = 0.2  # inches of a lane
-AIR = 0.5  # between two groups, in lanes
-LANES = 120  # bars of a figure, beyond which the shortest are left out
-LEAST = 3  # bars that each system keeps
+GROUP_GAP = 0.5  # between two groups, in lanes
+MAX_BARS = 120  # bars of a figure, beyond which the shortest are left out
+MIN_BARS = 3  # bars that each system keeps
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def stacked(lanes: dict[str, list[Lane]]) -> list[Group]:
     top = 0.5
     for name, bars in lanes.items():
         groups.append(Group(name, bars, top))
-        top += 1 + len(bars) + AIR
+        top += 1 + len(bars) + GROUP_GAP
     return groups
 
 
@@ -77,7 +77,7 @@ def height(groups: Sequence[Group]) -> float:
 
 
 def _bottom(groups: Sequence[Group]) -> float:
-    return groups[-1].top + 0.5 + len(groups[-1].lanes) + AIR / 2
+    return groups[-1].top + 0.5 + len(groups[-1].lanes) + GROUP_GAP / 2
 
 
 def write_groups(axes: Axes, groups: Sequence[Group], room: float = 8.0) -> None:
@@ -146,7 +146,7 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     by_system = {system.name: impacts(system) for system in systems(rows)}
     shown = {name: [x for x in lanes if view.shows(x.label)] for name, lanes in by_system.items()}
     shown = {name: lanes for name, lanes in shown.items() if lanes}
-    most = max(LEAST, LANES // max(len(shown), 1))
+    most = max(MIN_BARS, MAX_BARS // max(len(shown), 1))
     cut = any(len(lanes) > most for lanes in shown.values())
     groups = stacked({name: strongest(lanes, most) for name, lanes in shown.items()})
     drawn = [lane for group in groups for lane in group.lanes]
@@ -168,7 +168,7 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
 
 
 def strongest(lanes: Sequence[Lane], most: int) -> list[Lane]:
-    """Return so many bars at most, the longest, in their order."""
+    """Return the longest bars, at most ``most``, in their order."""
     highest = sorted(lanes, key=lambda lane: -lane.value)[:most]
     return [lane for lane in lanes if lane in highest]
 

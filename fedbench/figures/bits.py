@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from fedbench.results.summary import Row
 
 LABELS = {"total": ("bits", "bits up and down"), "uplink": ("uplink bits", "bits up")}
-STRONG = 10.0  # largest epsilon, in nats, that the leaderboard lists as private
-LABELLED = 12  # systems at most whose names stand beside their points
+PRIVATE_EPSILON = 10.0  # largest epsilon, in nats, that the leaderboard lists as private
+MAX_LABELLED_SYSTEMS = 12  # systems at most whose names stand beside their points
 HEIGHT = 4.6  # inches of the panel
 
 
@@ -58,7 +58,7 @@ def shape_of(epsilon: float | None) -> str:
     """
     if epsilon is None:
         return "o"
-    return "D" if epsilon <= STRONG else "s"
+    return "D" if epsilon <= PRIVATE_EPSILON else "s"
 
 
 def points(rows: Sequence[Row], view: View = PLAIN) -> list[SystemPoint]:
@@ -115,7 +115,7 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
         caption,
     )
     keys = _keys(shown, rows)
-    if len(shown) <= LABELLED:
+    if len(shown) <= MAX_LABELLED_SYSTEMS:
         sheet = page(words, keys, width=view.inches)
         _draw(sheet.panels[0], shown, best, LABELS[view.bits][1])
         sheet.fit(min(HEIGHT, 0.65 * view.inches))
@@ -148,7 +148,8 @@ def _keys(shown: Sequence[SystemPoint], rows: Sequence[Row]) -> list[Mark]:
         keys.append(Mark("no attack", INK, "o", hollow=True))
     shapes = {point.key.marker for point in shown}
     if shapes != {"o"}:
-        meanings = {"o": "no guarantee", "D": f"ε ≤ {STRONG:g}", "s": f"ε > {STRONG:g}"}
+        limit = f"{PRIVATE_EPSILON:g}"
+        meanings = {"o": "no guarantee", "D": f"ε ≤ {limit}", "s": f"ε > {limit}"}
         keys += [Mark(text, FAINT, shape) for shape, text in meanings.items() if shape in shapes]
     return [*keys, Mark("Pareto front: nobody is better in both", COLOURS[0], line="-")]
 
@@ -180,7 +181,7 @@ def log_bits(axes: Axes) -> None:
 
 
 def draw_front(axes: Axes, corners: Sequence[tuple[float, float]], **look: Any) -> None:
-    """Draw the accuracy that so many bits can buy, as steps to the right end of the panel."""
+    """Draw the best accuracy within each budget of bits, as steps to the right end of the panel."""
     xs, ys = zip(*corners, (axes.get_xlim()[1], corners[-1][1]), strict=True)
     axes.step(xs, ys, where="post", **{"color": COLOURS[0], "zorder": 2.7, **look})
 

@@ -12,7 +12,7 @@ from fedbench.figures.layout import MARGIN, PLAIN, View, Words, page, wrap
 from fedbench.figures.style import FAINT, WORST, Mark, styled
 from fedbench.figures.systems import attacks, cautions, setting, systems, tested, undefended
 from fedbench.tables.columns import LOWEST
-from fedbench.tables.numbers import NONE, percent
+from fedbench.tables.numbers import NA, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Inches.
 COLUMN, LANE, TITLE = 0.46, 0.3, 0.5
 NAMES = 2.0  # room for the names of the defenses
-NARROWEST = 7.0  # figure
+MIN_FIGURE_INCHES = 7.0  # figure
 WORST_CASE = "worst case"  # head of the last column, apart from the others
 MISSING = "#ededed"
 
@@ -90,7 +90,7 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     if any(
         name not in row for each, names in pairs for row in each.defenses.values() for name in names
     ):
-        caption += f" {NONE}: no record."
+        caption += f" {NA}: no record."
     if any(len(names) < len(each.attacks) for each, names in pairs):
         left = " that leave the least accuracy" * (not view.attacks)
         most = max(len(each.attacks) for each in drawn)
@@ -100,7 +100,7 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     if any(row.worst for row in rows):
         keys.append(Mark(LOWEST, WORST, "s", hollow=True))
     across = max(map(len, heads))
-    width = view.width or max(NARROWEST, COLUMN * across + NAMES + 1.0)
+    width = view.width or max(MIN_FIGURE_INCHES, COLUMN * across + NAMES + 1.0)
     heights = [LANE * len(each.defenses) for each in drawn]
     sheet = page(words, keys, rows=len(drawn), width=width, height_ratios=heights)
     above: list[str] = []
@@ -160,7 +160,7 @@ def _draw(
                 tile = {"facecolor": face(row.accuracy)}
                 look = {"color": on(tile["facecolor"]), "fontsize": 8}
             axes.add_patch(Rectangle((x - 0.5, y), 1, 1, edgecolor="white", linewidth=1.0, **tile))
-            text = percent(row.accuracy) if row else NONE
+            text = percent(row.accuracy) if row else NA
             axes.text(x, y + 0.5, text, ha="center", va="center", **look)
             if row is not None and row.worst and head != WORST_CASE:
                 frame: dict[str, Any] = {"fill": False, "zorder": 3}

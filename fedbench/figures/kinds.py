@@ -20,9 +20,9 @@ from fedbench.figures.heatmap import WORST_CASE
 from fedbench.figures.layout import PLAIN, View
 from fedbench.figures.systems import SystemRows, attacks, setting, systems
 from fedbench.tables import columns, numbers
-from fedbench.tables.numbers import NONE, percent
+from fedbench.tables.numbers import NA, percent
 from fedbench.tables.table import Line, Table
-from fedbench.tables.terminal import FIRST, cell, grid, legible
+from fedbench.tables.terminal import FIRST_COLUMN, cell, grid, legible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,7 +72,7 @@ def spark(shares: Sequence[float], width: int, plain: bool) -> str:
 
 def _room(options: ConsoleOptions, taken: int) -> int:
     """Return the characters for a bar beside names and numbers."""
-    return min(max(options.max_width - FIRST - taken, SHORTEST), LONGEST)
+    return min(max(options.max_width - FIRST_COLUMN - taken, SHORTEST), LONGEST)
 
 
 def _label(row: Row) -> str:
@@ -81,7 +81,7 @@ def _label(row: Row) -> str:
 
 def _both(system: SystemRows) -> list[str]:
     """Return the accuracy without attack and in the worst case."""
-    return [percent(row.accuracy) if row else NONE for row in (system.clean, system.worst)]
+    return [percent(row.accuracy) if row else NA for row in (system.clean, system.worst)]
 
 
 def _grouped(
@@ -188,7 +188,7 @@ def _heatmap(rows: Sequence[Row], options: ConsoleOptions, view: View) -> Iterat
     heads = [*order, WORST_CASE]
     longest = max(len(piece) for attack in heads for piece in _pieces(attack))
     column = min(max(longest, NARROWEST), WIDEST)
-    names = min(max(len(defense) for each in drawn for defense in each.defenses), FIRST)
+    names = min(max(len(defense) for each in drawn for defense in each.defenses), FIRST_COLUMN)
     abreast = max((options.max_width - names) // (column + 1), 1)
     for each in drawn:
         heads = [*heatmap.chosen(each, order, view, len(order)), WORST_CASE]
@@ -215,7 +215,7 @@ def _map(
 
 def _share(row: Row | None, options: ConsoleOptions, marked: bool) -> Text:
     if row is None:
-        return Text(NONE, style="dim")
+        return Text(NA, style="dim")
     text = percent(row.accuracy) + (f" {ARROW}" if row.worst and marked else "")
     colour = heatmap.face(row.accuracy)
     return Text(legible(f" {text} ", options), style=f"{heatmap.on(colour)} on {colour}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WIDTH = 10.0
 NARROWEST, WIDEST = 3.0, 60.0  # figures
 MARGIN = 0.25
-TALLEST = 400.0  # limit of matplotlib for a PNG of 160 dots an inch
+MAX_FIGURE_INCHES = 400.0  # limit of matplotlib for a PNG of 160 dots an inch
 PANEL = 2.4  # narrowest of several panels beside each other
 LINE = 1.35  # height of a line of text, times its size
 
@@ -86,10 +86,10 @@ class Page:
         measured = 0
         while measured < 4:
             height = self.head + inches + extra + self.foot
-            if not height <= TALLEST:
+            if not height <= MAX_FIGURE_INCHES:
                 raise ConfigError(
-                    f"a figure must be at most {TALLEST:g} inches tall, got {height:.0f}; "
-                    "plot fewer records, or choose a larger width"
+                    f"a figure must be at most {MAX_FIGURE_INCHES:g} inches tall, got "
+                    f"{height:.0f}; plot fewer records, or choose a larger width"
                 )
             self.figure.set_figheight(height)
             side = MARGIN / self.figure.get_figwidth()

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 # Tiles are squares of an inch.
 LANE = 1.35  # a tile and the numbers below it
 BETWEEN = 0.4  # the two panels
-NARROWEST = 2.3  # panel, so that its name has room
-MOST = 4  # images in a panel
+MIN_PANEL_INCHES = 2.3  # panel, so that its name has room
+MAX_PANEL_IMAGES = 4  # images in a panel
 PANELS = {MESSAGE: "from the message", RAW: "from the raw update, not sent"}
 
 
@@ -55,8 +55,8 @@ def strips(report: InversionReport) -> list[Strip]:
 def compose(rows: Sequence[Strip], subtitle: str) -> Figure:
     """Draw names on the left and two panels of images, with PSNR and SSIM below each image."""
     images = len(rows[0].panels[MESSAGE])
-    columns = min(MOST, images)
-    panel = max(1.1 * columns, NARROWEST)
+    columns = min(MAX_PANEL_IMAGES, images)
+    panel = max(1.1 * columns, MIN_PANEL_INCHES)
     lefts = {MESSAGE: 0.0, RAW: panel + BETWEEN}
     width = lefts[RAW] + panel
     foot = "Under each image: PSNR, SSIM."

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fedbench.results.summary import Row
 
 SIGNS = 6  # markers on a line
-STRONG = 2.2  # width of a line that matters, in points
+THICK_LINE = 2.2  # width of a line that matters, in points
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class RoundAccuracy:
 
 def curve(row: Row) -> list[RoundAccuracy]:
     """Return the accuracy after every round in which every seed was evaluated."""
-    looks = [{r.step: r.accuracy for r in x.rounds if r.accuracy is not None} for x in row.records]
+    seeds = [{r.step: r.accuracy for r in x.rounds if r.accuracy is not None} for x in row.records]
     points = []
-    for step in sorted(set(looks[0]).intersection(*looks[1:])):
-        values = [seed[step] for seed in looks]
+    for step in sorted(set(seeds[0]).intersection(*seeds[1:])):
+        values = [seed[step] for seed in seeds]
         points.append(RoundAccuracy(step + 1, statistics.fmean(values), cut_interval(values)))
     return points
 
@@ -69,7 +69,7 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     played = {row.cell.attack for row in rows}
     legend = [key for attack, key in keys.items() if attack in played]
     if any(row.worst for row in rows):
-        legend.append(Mark(f"thick: {columns.LOWEST}", FAINT, line="-", thick=STRONG))
+        legend.append(Mark(f"thick: {columns.LOWEST}", FAINT, line="-", thick=THICK_LINE))
     words = Words("Accuracy over the rounds", setting(rows), caption)
     sheet = multiples(
         words, legend, [(each.name, _note(each)) for each in shown], "round", view.inches
@@ -87,7 +87,7 @@ def _keys(rows: Sequence[Row]) -> dict[str, Mark]:
     """Return the look of the clean run and of every attack."""
     signs = attack_signs(attacks(rows)[1:])
     keys = {name: Mark(name, *sign, line="-") for name, sign in signs.items()}
-    return {"none": Mark("none (clean)", INK, "o", line="-", thick=STRONG)} | keys
+    return {"none": Mark("none (clean)", INK, "o", line="-", thick=THICK_LINE)} | keys
 
 
 def _note(system: SystemRows) -> str:
@@ -99,7 +99,7 @@ def _draw(axes: Axes, row: Row, points: Sequence[RoundAccuracy], key: Mark) -> N
     """Draw a line; only the clean one and the worst one have a band, since more would overlap."""
     strong = row.worst or row.cell.clean
     if row.worst:
-        key = replace(key, thick=STRONG)
+        key = replace(key, thick=THICK_LINE)
     rounds = [point.round for point in points]
     axes.plot(
         rounds,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedbench.results.summary import Row
 
 
-FEW = 5  # seeds from which on an interval of the mean says something
+MIN_INTERVAL_SEEDS = 5  # seeds from which on an interval of the mean says something
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,10 @@ def sureness(rows: Sequence[Row], sign: str, seeds: Sequence[int] = ()) -> str:
         return "One seed, so no interval." + cautions(rows)
     paired = "paired " if seeds else ""
     mean = f"95 % interval of the mean over {_range(counts)} {paired}seeds (Student's t)"
-    if max(counts) < FEW:
+    if max(counts) < MIN_INTERVAL_SEEDS:
         mean = f"lowest to highest of {_range(counts)} {paired}seeds"
-    elif min(counts) < FEW:
-        mean += f", of fewer than {FEW} the lowest to the highest"
+    elif min(counts) < MIN_INTERVAL_SEEDS:
+        mean += f", of fewer than {MIN_INTERVAL_SEEDS} the lowest to the highest"
     return f"{sign}: {mean}.{cautions(rows)}"
 
 
@@ -152,14 +152,14 @@ def cut_interval(accuracies: Sequence[float]) -> Interval | None:
 
 
 def sure_range(values: Sequence[float]) -> Interval | None:
-    """Return the interval of the mean, of fewer than `FEW` values the lowest and the highest.
+    """Return the interval of the mean; of fewer than `MIN_INTERVAL_SEEDS` values their range.
 
     Student's interval of two or three seeds reaches from 0 to 100 % and hides all others.
 
     >>> sure_range([0.2, 0.4]), sure_range([0.5])
     ((0.2, 0.4), None)
     """
-    if len(values) >= FEW:
+    if len(values) >= MIN_INTERVAL_SEEDS:
         return interval(values)
     return (min(values), max(values)) if len(values) > 1 else None
 

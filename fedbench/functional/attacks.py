@@ -241,7 +241,7 @@ def _context(
     )
     owned = threat_model.OwnedRows(torch.arange(b, n), range(b, n), range(m), m, secret)
 
-    def codec(rows: Sequence[int]) -> threat_model.Codec:
+    def codec(rows: Sequence[int]) -> threat_model.Compress:
         return lambda x: payload.take([0] * len(x)).nearest(x)
 
     return threat_model.AttackContext(

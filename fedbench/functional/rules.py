@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, Findings, Prefilter, ServerView, Traits, hooks
-from fedbench.api.defense import Stage
+from fedbench.api.defense import Link
 from fedbench.api.prefilter import transform
 from fedbench.core import registry
 from fedbench.core.blame import ask, shown
@@ -95,19 +95,19 @@ def prefilter(plugin: str | type[Prefilter]) -> Callable[..., Any]:
     return _prefilter(*_named("prefilter", plugin))
 
 
-def refusal(cls: type[Stage]) -> str | None:
+def refusal(cls: type[Link]) -> str | None:
     """Return why a prefilter or a rule has no function, or None."""
     if ask(cls(), "traits", Traits).oracle:
         return "it tells a rule how many rows are malicious; give that rule its f"
     return None
 
 
-def possible_traits(cls: type[Stage]) -> list[Traits]:
+def possible_traits(cls: type[Link]) -> list[Traits]:
     """Return the traits of a rule at its defaults and with any one parameter changed."""
     return [ask(instance, "traits", Traits) for instance in _variations(cls)]
 
 
-def arguments_of(cls: type[Stage]) -> list[Argument]:
+def arguments_of(cls: type[Link]) -> list[Argument]:
     """Return all keywords of a rule's function: its fields, then what only a run knows."""
     traits = possible_traits(cls)
     arguments = fields_of(cls)
@@ -225,7 +225,7 @@ def _made(label: str, cls: type[Any], params: dict[str, Any]) -> Any:
     return cls(**params)
 
 
-def _messages(label: str, instance: Stage, rows: Rows) -> tuple[Payload, Form]:
+def _messages(label: str, instance: Link, rows: Rows) -> tuple[Payload, Form]:
     """Return the rows as messages; `ConfigError` if the rule has no meaning on such ones."""
     x, form = forms.read(f"{label}(x)", rows)
     payload = forms.message(x, form.sizes)
@@ -260,7 +260,7 @@ class _Anything(Defense[None]):
 
 
 def _view(
-    label: str, instance: Stage, payload: Payload, form: Form, given: dict[str, Any]
+    label: str, instance: Link, payload: Payload, form: Form, given: dict[str, Any]
 ) -> ServerView:
     """Return what a rule is shown beside messages; `ConfigError` if it needs what is missing."""
     n = len(payload)
@@ -355,7 +355,7 @@ def _listed(values: Any) -> str:
     return repr(values) if isinstance(values, list | tuple | range) else shown(values)
 
 
-def _variations(cls: type[Stage]) -> Iterator[Stage]:
+def _variations(cls: type[Link]) -> Iterator[Link]:
     """Yield the rule at its defaults, then with one parameter changed, as far as that is legal."""
     default = cls()
     yield default

@@ -22,7 +22,7 @@ from fedbench.core.errors import FedbenchError, PluginError
 from fedbench.isolation.plain import APART, NotPlainError, read
 from fedbench.payload import Payload
 
-LARGEST = 1 << 33  # bytes of an answer
+MAX_ANSWER_BYTES = 1 << 33
 # Of the environment a child gets what it needs to start, and what changes how it computes.
 PASSED = re.compile(
     "PATH|HOME|TMPDIR|LANG|TZ|LD_LIBRARY_PATH|VIRTUAL_ENV|PYTHONHASHSEED"
@@ -123,7 +123,7 @@ class Child:
 
     def _hear(self, hook: str, form: Payload | None) -> dict[str, Any]:
         try:
-            data = self.pipe.recv_bytes(LARGEST)
+            data = self.pipe.recv_bytes(MAX_ANSWER_BYTES)
         except (EOFError, OSError):
             raise self._gone(hook) from None
         try:

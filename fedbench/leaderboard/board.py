@@ -23,15 +23,22 @@ from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import UNWRITTEN
 from fedbench.leaderboard.build import score
 from fedbench.leaderboard.entry import Entry
-from fedbench.leaderboard.rules import DIVISIONS, LARGEST, NUMBER, Division, Rules, first_wrong
-from fedbench.results.gather import ARCHIVE, UNPACKED, gather, unpacked
+from fedbench.leaderboard.rules import (
+    DIVISIONS,
+    MAX_RULES_BYTES,
+    NUMBER,
+    Division,
+    Rules,
+    first_wrong,
+)
+from fedbench.results.gather import ARCHIVE, MAX_UNPACKED_BYTES, gather, unpacked
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 RANKING = f".ranking{ARCHIVE}"
 HELD_OUT = f".held-out{ARCHIVE}"
 BESIDE = re.compile(r"(\.ranking|\.held-out|\.replay-[1-9][0-9]?)?\.jsonl\.gz$")
-PACKED = 16 << 20  # bytes of an archive: 56 runs of Multi-Krum's ranking stage have 6 MiB
-LINES = 2000  # records
+MAX_ARCHIVE_BYTES = 16 << 20  # 56 runs of Multi-Krum's ranking stage have 6 MiB
+MAX_ARCHIVE_RECORDS = 2000
 TEMPORARY = re.compile(r"\..+\.(json|jsonl\.gz)\.[a-z0-9_]{8}")  # files of `write_atomically`
 STEM = re.compile(r"[a-z0-9][a-z0-9-]*-[0-9a-f]{12}")  # name of an entry's file
 
@@ -106,11 +113,11 @@ def read(path: Path) -> Entry:
     """Read an entry from its file, hostile until it is checked; `ConfigError` if it is none."""
     try:
         with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
+            data = file.read(MAX_RULES_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    if len(data) > LARGEST:
-        raise ConfigError(f"{path} must have at most {LARGEST >> 20} MiB to be an entry")
+    if len(data) > MAX_RULES_BYTES:
+        raise ConfigError(f"{path} must have at most {MAX_RULES_BYTES >> 20} MiB to be an entry")
     try:
         entry = Entry.model_validate_json(data)
     except ValidationError as error:
@@ -155,11 +162,11 @@ def held_out_records(path: Path) -> list[Record]:
 def _unpacked(packed: Path, path: Path) -> list[Record]:
     if packed.is_symlink() or not packed.is_file():
         raise ConfigError(f"{packed} must be a file with the records of {path.name}, got none")
-    if packed.stat().st_size > PACKED:
-        raise ConfigError(f"{packed} must have at most {PACKED >> 20} MiB")
+    if packed.stat().st_size > MAX_ARCHIVE_BYTES:
+        raise ConfigError(f"{packed} must have at most {MAX_ARCHIVE_BYTES >> 20} MiB")
     lines = unpacked(packed).count(b"\n")
-    if lines > LINES:
-        raise ConfigError(f"{packed} must have at most {LINES} lines, got {lines}")
+    if lines > MAX_ARCHIVE_RECORDS:
+        raise ConfigError(f"{packed} must have at most {MAX_ARCHIVE_RECORDS} lines, got {lines}")
     played = gather([packed])
     if len(played) != lines:
         got = f"{lines} lines and {len(played)} records"
@@ -228,10 +235,11 @@ def archived(path: Path, records: Iterable[Record]) -> Iterator[None]:
     is_new = not path.exists()
     text = "".join(record.to_json(None) for record in records).encode()
     packed = gzip.compress(text, mtime=0)
-    if len(packed) > PACKED or len(text) > UNPACKED:
+    if len(packed) > MAX_ARCHIVE_BYTES or len(text) > MAX_UNPACKED_BYTES:
         raise ConfigError(
-            f"{path} must have at most {PACKED >> 20} MiB, and {UNPACKED >> 20} MiB unpacked, got "
-            f"{len(packed) >> 20} and {len(text) >> 20} MiB; leave out cells that no rule asks for"
+            f"{path} must have at most {MAX_ARCHIVE_BYTES >> 20} MiB, and "
+            f"{MAX_UNPACKED_BYTES >> 20} MiB unpacked, got {len(packed) >> 20} and "
+            f"{len(text) >> 20} MiB; leave out cells that no rule asks for"
         )
     write_atomically(path, packed)
     try:

@@ -28,10 +28,11 @@ from fedbench.leaderboard.resampling import bca
 from fedbench.leaderboard.rules import Division, Rules, Track, first_wrong
 from fedbench.leaderboard.tiers import mandatory
 
-DIGITS = 9  # a quantile's last ones depend on the library, and numbers are compared exactly
+# A quantile's last digits depend on the library, and numbers are compared exactly.
+INTERVAL_DIGITS = 9
 UNHASHED = "0" * 12  # id of an entry whose content is not hashed yet
-TYPED = ("protocol", "mechanism", "defense")
-SKIPPED = (*TYPED, "attack", "seed", "data_seed", "declared", "local_models")
+SYSTEM_PLUGINS = ("protocol", "mechanism", "defense")
+SKIPPED = (*SYSTEM_PLUGINS, "attack", "seed", "data_seed", "declared", "local_models")
 
 
 def is_clean(attack: str) -> bool:
@@ -54,8 +55,8 @@ def meaning(kind: str, text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Demands on the ranking stage of an entry: attacks, and seeds that nobody chose."""
+class DrawnStage:
+    """Attacks and drawn seeds that the ranking stage of an entry must have."""
 
     season: str
     seeds: tuple[int, ...]
@@ -71,7 +72,7 @@ class Case:
     division: Division
     track: str
     alphabet: str  # name of the payload that clients of the protocol send
-    drawn: Drawn | None = None  # of the ranking stage; None: of the development stage
+    drawn: DrawnStage | None = None  # of the ranking stage; None: of the development stage
 
     @property
     def race(self) -> Track | None:
@@ -134,7 +135,7 @@ def build(case: Case, statement: Statement) -> Entry:
             rules=case.rules.version,
             rules_digest=case.rules.digest,
             **dict(statement),
-            **{kind: getattr(first.scenario, kind) for kind in TYPED},
+            **{kind: getattr(first.scenario, kind) for kind in SYSTEM_PLUGINS},
             votes=first.vote,
             alphabet=case.alphabet,
             parameters=first.parameters,
@@ -160,7 +161,7 @@ def build(case: Case, statement: Statement) -> Entry:
 def cells_of(case: Case) -> list[AttackedCell]:
     """Return the cells of a case, the clean one first."""
     return [
-        attacked(runs, case.clean, meaning("attack", attack) in case.ensemble, case.rules)
+        attacked_cell(runs, case.clean, meaning("attack", attack) in case.ensemble, case.rules)
         for attack, runs in case.cells.items()
     ]
 
@@ -196,7 +197,7 @@ def sources(records: Sequence[Record]) -> list[Source]:
 def command(scenario: Scenario, attacks: Sequence[str], seeds: Sequence[int]) -> str:
     """Return the command that plays all cells, with every parameter, since defaults may change."""
     words = ["fedbench", "attack"]
-    for kind in TYPED:
+    for kind in SYSTEM_PLUGINS:
         words += [f"--{kind}", getattr(scenario, kind)]
     for attack in attacks:
         words += ["--attack", attack]
@@ -211,41 +212,41 @@ def command(scenario: Scenario, attacks: Sequence[str], seeds: Sequence[int]) ->
     return shlex.join([*words, "--seeds", ",".join(map(str, seeds))])
 
 
-def final(record: Record, looks: int) -> float:
-    """Return the mean accuracy of the last looks at the test data; of all, if there are fewer."""
-    return statistics.fmean(seen(record)[-looks:])
+def final_accuracy(record: Record, looks: int) -> float:
+    """Return the mean accuracy of the last ``looks`` evaluations; of all, if there are fewer."""
+    return statistics.fmean(evaluated_accuracies(record)[-looks:])
 
 
-def seen(record: Record) -> list[float]:
-    """Return the accuracies of a record, in the order of its looks."""
+def evaluated_accuracies(record: Record) -> list[float]:
+    """Return the accuracies of a record in the rounds that were evaluated."""
     return [r.accuracy for r in record.rounds if r.accuracy is not None]
 
 
 def mean(records: Sequence[Record], looks: int) -> float:
-    """Return the mean of `final` over the seeds."""
-    return statistics.fmean(final(record, looks) for record in records)
+    """Return the mean of `final_accuracy` over the seeds."""
+    return statistics.fmean(final_accuracy(record, looks) for record in records)
 
 
-def over(values: Sequence[float], confidence: float) -> Interval:
+def with_interval(values: Sequence[float], confidence: float) -> Interval:
     """Return mean and interval over the seeds."""
-    low, high = (round(end, DIGITS) for end in bca(values, confidence))
+    low, high = (round(end, INTERVAL_DIGITS) for end in bca(values, confidence))
     return Interval(mean=statistics.fmean(values), low=low, high=high, values=list(values))
 
 
-def attacked(
+def attacked_cell(
     records: Sequence[Record], clean: Sequence[Record], mandatory: bool, rules: Rules
 ) -> AttackedCell:
     """Return a cell over its seeds; ``clean`` are the runs without attack, in the same order."""
     attack = records[0].scenario.attack
-    accuracies = [final(record, rules.looks) for record in records]
-    lost = [final(c, rules.looks) - a for c, a in zip(clean, accuracies, strict=True)]
+    accuracies = [final_accuracy(record, rules.looks) for record in records]
+    lost = [final_accuracy(c, rules.looks) - a for c, a in zip(clean, accuracies, strict=True)]
     return AttackedCell(
         attack=attack,
         mandatory=mandatory,
-        accuracy=over(accuracies, rules.confidence),
-        area=statistics.fmean(statistics.fmean(seen(record)) for record in records),
-        impact=None if is_clean(attack) else over(lost, rules.confidence),
-        uplink_bits=statistics.fmean(counted(r) for r in records),
+        accuracy=with_interval(accuracies, rules.confidence),
+        area=statistics.fmean(statistics.fmean(evaluated_accuracies(record)) for record in records),
+        impact=None if is_clean(attack) else with_interval(lost, rules.confidence),
+        uplink_bits=statistics.fmean(uplink_bits(r) for r in records),
         downlink_bits=statistics.fmean(r.result.downlink_bits_per_parameter for r in records),
         curve=curve(records, rules.confidence),
         flags=list(dict.fromkeys(flag for r in records for flag in r.flags)),
@@ -256,7 +257,7 @@ def attacked(
     )
 
 
-def counted(record: Record) -> float:
+def uplink_bits(record: Record) -> float:
     """Return the uplink bits per parameter and benign message; `ConfigError` if nobody knows."""
     bits = record.result.uplink_bits_per_parameter
     if not any(len(r.clients) - r.malicious for r in record.rounds):
@@ -273,16 +274,16 @@ def counted(record: Record) -> float:
 
 
 def curve(records: Sequence[Record], confidence: float) -> list[Point]:
-    """Return every look at the test data that all seeds had."""
+    """Return the mean accuracy and bits of every round in which all seeds were evaluated."""
     spent = [spending(record) for record in records]
-    looks = [{r.step: r.accuracy for r in x.rounds if r.accuracy is not None} for x in records]
+    by_step = [{r.step: r.accuracy for r in x.rounds if r.accuracy is not None} for x in records]
     return [
         Point(
             rounds=step + 1,
             bits=statistics.fmean(bits[step] for bits in spent),
-            accuracy=over([look[step] for look in looks], confidence),
+            accuracy=with_interval([accuracy[step] for accuracy in by_step], confidence),
         )
-        for step in sorted(set.intersection(*map(set, looks)))
+        for step in sorted(set.intersection(*map(set, by_step)))
     ]
 
 

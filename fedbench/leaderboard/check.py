@@ -12,11 +12,11 @@ from fedbench.experiment.record import Record
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard import held_out
 from fedbench.leaderboard import seasons as named_seasons
-from fedbench.leaderboard.build import Case, Drawn, alphabet, build, completed, score, worst
+from fedbench.leaderboard.build import Case, DrawnStage, alphabet, build, completed, score, worst
 from fedbench.leaderboard.entry import Entry, Statement
 from fedbench.leaderboard.entry_rules import RULES, SOUND, RuleFinding, errors, judge
 from fedbench.leaderboard.held_out import HeldOutAttack
-from fedbench.leaderboard.replays import Claim, compared, status
+from fedbench.leaderboard.replays import ClaimedEntry, compared, status
 from fedbench.leaderboard.rules import (
     DIVISIONS,
     Rules,
@@ -29,7 +29,7 @@ from fedbench.leaderboard.rules import (
 from fedbench.leaderboard.seasons import Season
 from fedbench.leaderboard.site.page import edited
 
-SHOWN = 5  # differences that are listed
+MAX_LISTED_DIFFERENCES = 5
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _pages(board: Path) -> Iterator[CheckedFile]:
         yield CheckedFile(Path(name), None, _broken("pages", [text]))
 
 
-def claim(path: Path) -> Claim:
+def claim(path: Path) -> ClaimedEntry:
     """Read an entry of a board with all that lies beside it; `ConfigError` if it breaks a rule."""
     checked = [file for file in check(path, own_rules=True) if file.entry is not None]
     if len(checked) != 1 or not path.is_file():
@@ -115,11 +115,11 @@ def claim(path: Path) -> Claim:
 
 def _claim(
     path: Path, entry: Entry, records: list[Record], rules: Rules, seasons: dict[str, Season]
-) -> Claim:
+) -> ClaimedEntry:
     later = boards.ranking_records(path) if entry.ranking is not None else []
     replayed = [boards.replay_records(path, i + 1) for i in range(len(entry.replays))]
     season = named_seasons.of(entry.id, seasons)
-    return Claim(path, entry, records, later, replayed, rules, season)
+    return ClaimedEntry(path, entry, records, later, replayed, rules, season)
 
 
 def _seasons(board: Path) -> tuple[dict[str, Season], list[CheckedFile]]:
@@ -181,7 +181,7 @@ def _read(path: Path) -> Entry | RuleFinding | None:
 
 
 def _unlisted(path: Path, entry: Entry) -> Iterator[str]:
-    """Yield the archives beside an entry that it does not speak of."""
+    """Yield the archives beside an entry that it does not list."""
     listed = {boards.archive(path), boards.held_out(path)}
     listed |= set() if entry.ranking is None else {boards.ranking(path)}
     listed |= {boards.replay(path, number + 1) for number in range(len(entry.replays))}
@@ -287,7 +287,9 @@ def drawn_case(
     if season.value is None:
         return None, [f"season {season.name} has no value yet, so nothing was drawn"]
     attacks = worst(entry, case.rules.worst)
-    drawn = Drawn(season.name, tuple(season.seeds(entry.track, case.rules.ranking_seeds)), attacks)
+    drawn = DrawnStage(
+        season.name, tuple(season.seeds(entry.track, case.rules.ranking_seeds)), attacks
+    )
     return Case(records, case.rules, case.division, case.track, case.alphabet, drawn), []
 
 
@@ -309,7 +311,7 @@ def of_entry(entry: Entry, records: Sequence[Record]) -> Iterator[str]:
             return
 
 
-def _replayed(claim: Claim, number: int) -> Iterator[str]:
+def _replayed(claim: ClaimedEntry, number: int) -> Iterator[str]:
     """Yield what is wrong with a replay, which is made of records and of nothing else."""
     replay = claim.entry.replays[number - 1]
     records = claim.replayed[number - 1]
@@ -399,9 +401,9 @@ def _edited(entry: Entry, case: Case) -> Iterator[str]:
 
 def _listed(where: str, claimed: Any, built: Any) -> Iterator[str]:
     different = list(_differences(f".{where}" if where else "", claimed, built))
-    yield from different[:SHOWN]
-    if len(different) > SHOWN:
-        yield f"and {len(different) - SHOWN} more"
+    yield from different[:MAX_LISTED_DIFFERENCES]
+    if len(different) > MAX_LISTED_DIFFERENCES:
+        yield f"and {len(different) - MAX_LISTED_DIFFERENCES} more"
 
 
 def _differences(where: str, claimed: Any, built: Any) -> Iterator[str]:

@@ -24,7 +24,7 @@ from fedbench.experiment.evaluation import is_evaluated
 from fedbench.experiment.measurements import MEASURED, from_rounds, rejected_most, skipped
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario, code_version
-from fedbench.leaderboard.build import Case, is_clean, mean, meaning, seen
+from fedbench.leaderboard.build import Case, evaluated_accuracies, is_clean, mean, meaning
 
 Severity = Literal["error", "warning"]
 
@@ -33,9 +33,9 @@ DEALT = ("attack", "seed", "data_seed")  # fields in which the runs of a system 
 WRITTEN = ("dataset", "model", "partition")  # plug-ins that a track fixes
 SHARES = {measurement.name for measurement in MEASURED if measurement.kind == "share"}
 ALWAYS = {"attack_from": 0, "attack_until": None, "attack_every": 1}
-MOST = 1 << 62  # largest count
-EASY = 0.95  # clean accuracy above which a data set hardly tells systems apart
-CLIMB = 0.01  # clean accuracy that a system which has learned may still gain in a third of a run
+MAX_COUNT = 1 << 62
+EASY_ACCURACY = 0.95  # clean accuracy above which a data set hardly tells systems apart
+MAX_CLIMB = 0.01  # clean accuracy that a learned system may still gain in a third of a run
 WEAKER = (
     "played before the searches of dyn-opt, stat-opt and opt-ipm were mended: at the size of real "
     "updates they stopped early, so the worst case may be lower"
@@ -61,7 +61,7 @@ def record(case: Case) -> Iterator[str]:
                 yield f"{run.file_name}: every text must be one printable line, got {text!r}"
         if isinstance(availability.parse(run.scenario.availability), Trace):
             yield f"{run.file_name}: must need no file of its author's, got --availability trace"
-        if not all(0 <= count <= MOST for count in _counted(run)):
+        if not all(0 <= count <= MAX_COUNT for count in _counted(run)):
             yield f"{run.file_name}: whatever is counted must be in [0, 2**62]"
         elif not 1 <= len(run.rounds) == run.scenario.rounds or run.parameters < 1:
             got = f"{len(run.rounds)} rounds and {run.parameters} parameters"
@@ -321,7 +321,7 @@ def fixed(field: str, case: Case) -> Iterator[str]:
 
 
 def _value(scenario: Scenario, field: str) -> Any:
-    """Return the meaning of a field, whatever way it is written."""
+    """Return a field's value in its resolved spelling."""
     value = getattr(scenario, field)
     if field in WRITTEN:
         return meaning(field, value)
@@ -380,23 +380,26 @@ def harmless(case: Case) -> Iterator[str]:
 
 def easy(case: Case) -> Iterator[str]:
     """Warn of a task that everybody solves (many papers have only MNIST)."""
-    if case.clean and mean(case.clean, case.rules.looks) > EASY:
-        yield f"clean accuracy above {EASY:g}: an easy task hides differences; add a harder one"
+    if case.clean and mean(case.clean, case.rules.looks) > EASY_ACCURACY:
+        yield (
+            f"clean accuracy above {EASY_ACCURACY:g}: an easy task hides differences; "
+            "add a harder one"
+        )
 
 
 def climbing(case: Case) -> Iterator[str]:
     """Warn if the clean accuracy still rises: the entry then says how fast it learns.
 
-    Compared are means of as many looks as the score is the mean of, a third of all looks apart:
-    single looks may swing by more than they rise.
+    Compared are means of as many evaluations as the score is the mean of, a third of all apart:
+    single ones may swing by more than they rise.
     """
     gains = []
     for record in case.clean:
-        looks = seen(record)
+        looks = evaluated_accuracies(record)
         if third := len(looks) // 3:
             before = looks[:-third][-case.rules.looks :]
             gains.append(statistics.fmean(looks[-case.rules.looks :]) - statistics.fmean(before))
-    if gains and statistics.fmean(gains) > CLIMB:
+    if gains and statistics.fmean(gains) > MAX_CLIMB:
         gain = 100 * statistics.fmean(gains)
         yield f"clean accuracy gained {gain:.1f} points over the last third of the evaluations"
 

@@ -20,9 +20,9 @@ from fedbench.core.files import read_limited, write_atomically
 from fedbench.experiment.record import Record
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard import entry_rules
-from fedbench.leaderboard.build import Case, final, is_clean, over
+from fedbench.leaderboard.build import Case, final_accuracy, is_clean, with_interval
 from fedbench.leaderboard.entry import Entry, Interval
-from fedbench.leaderboard.rules import LARGEST, Rules, versions
+from fedbench.leaderboard.rules import MAX_RULES_BYTES, Rules, versions
 
 SALT = "# salt: "  # of the first line of a committed file
 CLASS = "HeldOut"  # name of the attack's class in its file
@@ -64,7 +64,7 @@ def commit(file: Path, out: Path) -> str:
     `ConfigError` if `reveal` could not play it, or if ``out`` exists: a salt cannot be made twice.
     """
     require("--out", str(out), not out.exists(), "a new file")
-    source = f"{SALT}{secrets.token_hex(32)}\n".encode() + read_limited(file, LARGEST)
+    source = f"{SALT}{secrets.token_hex(32)}\n".encode() + read_limited(file, MAX_RULES_BYTES)
     attack = HeldOutAttack(source, 0)
     try:
         with installed([attack]):
@@ -84,7 +84,7 @@ def committed(rules: Mapping[int, Rules]) -> dict[str, int]:
 
 def opened(file: Path, rules: Mapping[int, Rules]) -> HeldOutAttack:
     """Read a file that a version committed to and that is due; `ConfigError` for any other."""
-    source = read_limited(file, LARGEST)
+    source = read_limited(file, MAX_RULES_BYTES)
     digest = hashlib.sha256(source).hexdigest()
     version = committed(rules).get(digest)
     if version is None:
@@ -159,13 +159,13 @@ def results(entry: Entry, records: Sequence[Record], rules: Rules) -> list[HeldO
                 f"{sorted(claimed)}, got {sorted(runs)}; play them anew with fedbench leaderboard "
                 "reveal"
             )
-        accuracies = {seed: final(runs[seed], rules.looks) for seed in claimed}
+        accuracies = {seed: final_accuracy(runs[seed], rules.looks) for seed in claimed}
         lost = [claimed[seed] - accuracy for seed, accuracy in accuracies.items()]
         measured.append(
             HeldOutResult(
                 attack=name,
-                accuracy=over([*accuracies.values()], rules.confidence),
-                gap=over(lost, rules.confidence),
+                accuracy=with_interval([*accuracies.values()], rules.confidence),
+                gap=with_interval(lost, rules.confidence),
                 code=runs[entry.seeds[0]].environment.fedbench,
             )
         )
@@ -192,7 +192,7 @@ def revealed(board: Path, rules: Mapping[int, Rules]) -> tuple[list[HeldOutAttac
         if path.is_symlink() or not path.is_file():
             wrong.append(f"{path.name} must be a file, got a link or a folder; copy the file")
             continue
-        source = read_limited(path, LARGEST)
+        source = read_limited(path, MAX_RULES_BYTES)
         digest = hashlib.sha256(source).hexdigest()
         attack = HeldOutAttack(source, by_digest.get(digest, 0))
         if not attack.version:

@@ -17,8 +17,8 @@ from fedbench.results.aggregate import grouped, interval, pareto
 
 View = Literal["equal-rounds", "equal-bits"]
 VIEWS: tuple[View, ...] = ("equal-rounds", "equal-bits")
-TRUSTED = ("replayed", "replicated")  # status of an entry that has a rank
-FEWEST = 3  # seeds that two entries must share to be compared
+RANKED_STATUSES = ("replayed", "replicated")  # status of an entry that has a rank
+MIN_SHARED_SEEDS = 3  # seeds that two entries must share to be compared
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Promise:
+class EpsilonMeaning:
     """Meaning of an epsilon: two of them compare only if they promise the same."""
 
     unit: str
@@ -61,22 +61,22 @@ class Ranking:
 
     view: View
     bits: float | None  # budget per parameter of a client in every round; None: rounds are equal
-    promise: Promise | None  # of every epsilon; None: systems without a finite one
+    promise: EpsilonMeaning | None  # of every epsilon; None: systems without a finite one
     season: str  # whose seeds they share; empty before the ranking stage
     standings: list[Standing]
     least_difference: float | None  # of accuracies, that the seeds can show, see `resolution`
 
     def front(self) -> Ranking:
-        """Return the ranking without the entries that another one dominates."""
+        """Return the ranking without dominated entries."""
         return replace(self, standings=[each for each in self.standings if each.pareto])
 
 
-def promise(entry: Entry) -> Promise | None:
+def promise(entry: Entry) -> EpsilonMeaning | None:
     """Return what the epsilon of an entry means; None without a finite one."""
     price = entry.price
     if entry.score.epsilon is None or price is None:
         return None
-    return Promise(price.unit, price.sees, price.adjacency, price.delta)
+    return EpsilonMeaning(price.unit, price.sees, price.adjacency, price.delta)
 
 
 def season(entry: Entry) -> str:
@@ -84,8 +84,8 @@ def season(entry: Entry) -> str:
     return "" if entry.ranking is None else entry.ranking.season
 
 
-def apart(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Return entries in groups that can be compared: of one season and of one `Promise` or none.
+def comparable_groups(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Return groups of entries that compare: of one season and one `EpsilonMeaning`, or none.
 
     The latest season comes first, entries without a ranking stage last.
     """
@@ -108,9 +108,9 @@ def ranking(
     if view == "equal-rounds":
         bits = None
     elif bits is None:
-        trusted = [entry for entry in entries if entry.status in TRUSTED]
-        bits = min(map(total, trusted or entries), default=0.0)
-    scores = [entry.score if bits is None else within(entry, bits) for entry in entries]
+        trusted = [entry for entry in entries if entry.status in RANKED_STATUSES]
+        bits = min(map(total_bits, trusted or entries), default=0.0)
+    scores = [entry.score if bits is None else score_within(entry, bits) for entry in entries]
     rivals = {
         i: own for i, own in enumerate(scores) if own is not None and _is_ranked(entries[i], limits)
     }
@@ -144,7 +144,7 @@ def _is_ranked(entry: Entry, limits: Limits) -> bool:
     complete = entry.division == "open" or entry.ranking is not None
     epsilon = entry.score.epsilon
     small = epsilon is None or epsilon <= limits.epsilon
-    return limits.ranked and complete and small and entry.status in TRUSTED
+    return limits.ranked and complete and small and entry.status in RANKED_STATUSES
 
 
 def by_seed(entry: Entry, own: Score) -> dict[int, float]:
@@ -162,7 +162,7 @@ def differences(
     pairs = {}
     for i, j in combinations(values, 2):
         shared = [seed for seed in values[i] if seed in values[j]]
-        if len(shared) >= FEWEST:
+        if len(shared) >= MIN_SHARED_SEEDS:
             pairs[i, j] = [values[i][seed] - values[j][seed] for seed in shared]
     return pairs
 
@@ -193,7 +193,7 @@ def resolution(values: Mapping[int, Mapping[int, float]], level: float) -> float
 def _best(tables: Mapping[int, Mapping[int, Sequence[float]]]) -> dict[int, float]:
     """Return the probability of being best by entry; none if the seeds are not the same for all."""
     seeds = {frozenset(table) for table in tables.values()}
-    if len(seeds) != 1 or len(next(iter(seeds))) < FEWEST:
+    if len(seeds) != 1 or len(next(iter(seeds))) < MIN_SHARED_SEEDS:
         return {}
     order = sorted(next(iter(seeds)))
     rows = [
@@ -227,20 +227,20 @@ def _order(standing: Standing) -> tuple[float, float, str]:
     return standing.rank or math.inf, -mean, standing.entry.id
 
 
-def total(entry: Entry) -> float:
-    """Return the bits per parameter until the last look, in the cell that needs most."""
+def total_bits(entry: Entry) -> float:
+    """Return the bits per parameter until the last evaluation, in the cell that needs most."""
     return max(cell.curve[-1].bits for cell in entry.scored)
 
 
 def affordable(cell: AttackedCell, bits: float | None) -> Interval | None:
-    """Return the accuracy of the last look within so many bits; None without one."""
+    """Return the accuracy of the last evaluation within so many bits; None without one."""
     if bits is None:
         return cell.accuracy
     return next((p.accuracy for p in reversed(cell.curve) if p.bits <= bits), None)
 
 
-def within(entry: Entry, bits: float) -> Score | None:
-    """Return the score of the last look of each cell within so many bits; None without one."""
+def score_within(entry: Entry, bits: float) -> Score | None:
+    """Return the score of each cell's last evaluation within so many bits; None without one."""
     return score(entry.scored, entry.score.epsilon, lambda cell: affordable(cell, bits))
 
 

@@ -19,7 +19,7 @@ from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.record import Record, Source
 from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.leaderboard import board as boards
-from fedbench.leaderboard.build import command, final, is_clean
+from fedbench.leaderboard.build import command, final_accuracy, is_clean
 from fedbench.leaderboard.entry import Entry, Replay, Status, Title
 from fedbench.leaderboard.resampling import Key, holm, student
 from fedbench.leaderboard.rules import Rules, Tolerance
@@ -30,11 +30,11 @@ from fedbench.sweeps.local import Options
 from fedbench.sweeps.watch import Watcher
 
 Stage = Literal["development", "ranking"]
-DRAWN = 2  # cells of the development stage that the value of the season draws
+DRAWN_CELLS = 2  # cells of the development stage that the value of the season draws
 
 
 @dataclass(frozen=True)
-class Part:
+class StagedCell:
     """A cell of an entry: its stage and its attack as records write it."""
 
     stage: Stage
@@ -42,8 +42,8 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Claim:
-    """An entry that keeps the rules that it was scored under, with all that lies beside it."""
+class ClaimedEntry:
+    """A valid entry with its records, rules and season."""
 
     path: Path
     entry: Entry
@@ -53,23 +53,23 @@ class Claim:
     rules: Rules
     season: Season | None  # in which the entry is frozen
 
-    def of(self, part: Part) -> list[Record]:
+    def of(self, part: StagedCell) -> list[Record]:
         """Return the records of a cell, in the order of the seeds."""
         records = self.records if part.stage == "development" else self.ranking
         played = [r for r in records if r.scenario.attack == part.attack]
         return sorted(played, key=lambda record: record.scenario.seed)
 
 
-def parts(entry: Entry) -> list[Part]:
+def parts(entry: Entry) -> list[StagedCell]:
     """Return all cells of an entry."""
     later = () if entry.ranking is None else entry.ranking.cells
     return [
-        *(Part("development", cell.attack) for cell in entry.cells),
-        *(Part("ranking", cell.attack) for cell in later),
+        *(StagedCell("development", cell.attack) for cell in entry.cells),
+        *(StagedCell("ranking", cell.attack) for cell in later),
     ]
 
 
-def required(entry: Entry, season: Season | None) -> list[Part]:
+def required(entry: Entry, season: Season | None) -> list[StagedCell]:
     """Return the cells that a replay must have so that the entry is replayed.
 
     They are the ranking stage, and two attacks of the development stage that are drawn from the
@@ -78,10 +78,10 @@ def required(entry: Entry, season: Season | None) -> list[Part]:
     if entry.ranking is None or season is None:
         return parts(entry)
     attacks = [cell.attack for cell in entry.cells if not is_clean(cell.attack)]
-    drawn = season.order(entry.id, attacks)[:DRAWN]
+    drawn = season.order(entry.id, attacks)[:DRAWN_CELLS]
     return [
-        *(Part("ranking", cell.attack) for cell in entry.ranking.cells),
-        *(Part("development", attack) for attack in drawn),
+        *(StagedCell("ranking", cell.attack) for cell in entry.ranking.cells),
+        *(StagedCell("development", attack) for attack in drawn),
     ]
 
 
@@ -91,22 +91,22 @@ def cell(entry: Entry, attack: str) -> Cell:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ReplayedCell:
     """A cell as it is claimed and as it was played again, with the same seeds in the same order."""
 
-    part: Part
+    part: StagedCell
     claimed: Sequence[Record]
     again: Sequence[Record]
 
     def differences(self, looks: int) -> list[float]:
         """Return the claimed accuracy of each seed less the one that came out."""
         pairs = zip(self.claimed, self.again, strict=True)
-        return [final(before, looks) - final(now, looks) for before, now in pairs]
+        return [final_accuracy(before, looks) - final_accuracy(now, looks) for before, now in pairs]
 
     def pairs(self, looks: int) -> Iterator[tuple[str, float | None, float | None]]:
         """Yield the numbers that are compared: name, claimed value, value of the run again."""
         sides = (self.claimed, self.again)
-        means = [statistics.fmean(final(r, looks) for r in side) for side in sides]
+        means = [statistics.fmean(final_accuracy(r, looks) for r in side) for side in sides]
         yield "accuracy", means[0], means[1]
         for name in ("uplink_bits_per_parameter", "downlink_bits_per_parameter"):
             claimed, again = (
@@ -122,7 +122,7 @@ class Comparison:
         return all(here.canonical for here in sides) and len(versions) == 1
 
 
-def apart(lost: Mapping[Key, Sequence[float]], allowed: Tolerance) -> set[Key]:
+def differing_cells(lost: Mapping[Key, Sequence[float]], allowed: Tolerance) -> set[Key]:
     """Return the cells of a replay whose accuracies differ by more than allowed, and surely.
 
     ``lost`` has the differences of each cell by seed. They are sure by Student's test, after Holm's
@@ -136,16 +136,17 @@ def apart(lost: Mapping[Key, Sequence[float]], allowed: Tolerance) -> set[Key]:
     }
 
 
-def disagreements(comparisons: Sequence[Comparison], rules: Rules) -> dict[Part, list[str]]:
+def disagreements(comparisons: Sequence[ReplayedCell], rules: Rules) -> dict[StagedCell, list[str]]:
     """Return for each cell of a replay the names of numbers that differ by more than allowed.
 
-    An accuracy does so if its cell is `apart`, and between runs that must be equal if any number
-    of any round is another one.
+    An accuracy does so if its cell is one of `differing_cells`, and between runs that must be equal
+    if any number of any round is another one.
     """
     allowed = rules.tolerance
     limits = {"epsilon": allowed.epsilon}
-    far = apart({each.part: each.differences(rules.looks) for each in comparisons}, allowed)
-    differing: dict[Part, list[str]] = {}
+    lost = {each.part: each.differences(rules.looks) for each in comparisons}
+    far = differing_cells(lost, allowed)
+    differing: dict[StagedCell, list[str]] = {}
     for each in comparisons:
         names = differing[each.part] = []
         equal = all(map(same_rounds, each.claimed, each.again))
@@ -175,7 +176,7 @@ def spent(records: Sequence[Record]) -> float | None:
     return max(finite) if len(finite) == len(records) else None
 
 
-def compared(claim: Claim, records: Sequence[Record]) -> list[Comparison]:
+def compared(claim: ClaimedEntry, records: Sequence[Record]) -> list[ReplayedCell]:
     """Compare the records of a replay with the claimed ones: of every cell that it has."""
     by_run = {(r.scenario.attack, r.scenario.seed): r for r in records}
     comparisons = []
@@ -184,11 +185,11 @@ def compared(claim: Claim, records: Sequence[Record]) -> list[Comparison]:
         now = [by_run.get((part.attack, r.scenario.seed)) for r in before]
         whole = [record for record in now if record is not None]
         if before and len(whole) == len(before):
-            comparisons.append(Comparison(part, before, whole))
+            comparisons.append(ReplayedCell(part, before, whole))
     return comparisons
 
 
-def status(claim: Claim) -> Status:
+def status(claim: ClaimedEntry) -> Status:
     """Return what the replays of an entry prove.
 
     It is contested if a cell of any replay differs surely; replayed if one replay has all cells
@@ -221,14 +222,14 @@ def family(processor: str) -> str:
     return " ".join(processor.split()[:2])
 
 
-def again(
-    claim: Claim,
-    cells: Mapping[Part, Cell],
+def play_again(
+    claim: ClaimedEntry,
+    cells: Mapping[StagedCell, Cell],
     seeds: Sequence[int],
     options: Options,
     watcher: Watcher,
     out: Path | None,
-) -> list[Comparison]:
+) -> list[ReplayedCell]:
     """Play cells of one stage again, with all of its seeds, with the code that is installed.
 
     Fewer come back on Ctrl-C. Where an attack or the rule is another package's, they are isolated:
@@ -242,12 +243,12 @@ def again(
     for part, planned in cells.items():
         records = sorted(played.get(planned, []), key=lambda record: record.scenario.seed)
         if len(records) == len(seeds):
-            comparisons.append(Comparison(part, claim.of(part), records))
+            comparisons.append(ReplayedCell(part, claim.of(part), records))
     _require_others(comparisons, out)
     return comparisons
 
 
-def _require_others(comparisons: Sequence[Comparison], out: Path | None) -> None:
+def _require_others(comparisons: Sequence[ReplayedCell], out: Path | None) -> None:
     """Raise `ConfigError` if a cell would be compared with its own records."""
     for each in comparisons:
         pairs = zip(each.claimed, each.again, strict=True)
@@ -258,7 +259,9 @@ def _require_others(comparisons: Sequence[Comparison], out: Path | None) -> None
             )
 
 
-def stored(claim: Claim, chosen: Sequence[Part], out: Path | None) -> list[Comparison]:
+def stored(
+    claim: ClaimedEntry, chosen: Sequence[StagedCell], out: Path | None
+) -> list[ReplayedCell]:
     """Compare cells with the runs in ``out``, which the entry's own code played elsewhere.
 
     So an entry can be replayed when the installed code is newer: a board outlives the code of its
@@ -280,17 +283,17 @@ def stored(claim: Claim, chosen: Sequence[Part], out: Path | None) -> list[Compa
         before = claim.of(part)
         now = [by_scenario[r.scenario] for r in before if r.scenario in by_scenario]
         if len(now) == len(before):
-            comparisons.append(Comparison(part, before, now))
+            comparisons.append(ReplayedCell(part, before, now))
     _require_others(comparisons, out)
     return comparisons
 
 
-def commands(claim: Claim, missing: Sequence[Part], out: Path) -> list[str]:
+def commands(claim: ClaimedEntry, missing: Sequence[StagedCell], out: Path) -> list[str]:
     """Return what plays cells with the entry's own code, wherever that is: a command a stage."""
     lines = []
     for stage in dict.fromkeys(part.stage for part in missing):
         attacks = [part.attack for part in missing if part.stage == stage]
-        seeds = [record.scenario.seed for record in claim.of(Part(stage, attacks[0]))]
+        seeds = [record.scenario.seed for record in claim.of(StagedCell(stage, attacks[0]))]
         played = command(claim.entry.scenario, attacks, seeds)
         lines.append(f"{played} --out {shlex.quote(str(out))}")
     return lines
@@ -372,7 +375,7 @@ def require_name(by: str) -> None:
 
 
 def keep(
-    claim: Claim, comparisons: Sequence[Comparison], by: str, read: Sequence[str] = ()
+    claim: ClaimedEntry, comparisons: Sequence[ReplayedCell], by: str, read: Sequence[str] = ()
 ) -> Entry:
     """Write the records of a replay beside the entry, and what they prove into its file.
 

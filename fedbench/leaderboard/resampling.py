@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtr
 
 RESAMPLES = 9_999
-EXACT = 20  # differences of whose signs all choices are looked at
+MAX_EXACT = 20  # differences of whose signs all choices are looked at
 POWER = 0.8
 Key = TypeVar("Key", bound=Hashable)
 _NORMAL = statistics.NormalDist()
@@ -81,15 +81,15 @@ def probability(differences: Sequence[float]) -> float:
     Equally good is: each pair could as well have been the other way round. A system that collapses
     in few seeds is not so good as its other seeds look, and the test cannot see that. Of all
     ``2 ** n`` choices of signs, the p-value is the share of those whose sum is as far from 0. For
-    more than `EXACT` differences as many choices as there are `RESAMPLES` are drawn, and the
-    observed one is counted with them.
+    more than `MAX_EXACT` differences `RESAMPLES` choices are drawn, and the observed
+    one is counted with them.
 
     References:
         Fisher, "The Design of Experiments", 1935, section 21.
     """
     x = np.asarray(differences, dtype=np.float64)
     least = abs(float(x.sum())) - 1e-12 * float(np.abs(x).sum())  # sums in another order are ties
-    if len(x) > EXACT:
+    if len(x) > MAX_EXACT:
         far = np.abs(_signs(len(x)) @ x) >= least
         return float((far.sum() + 1) / (RESAMPLES + 1))
     sums = x[:1]  # the choices with a minus here have the same sums, mirrored
@@ -124,9 +124,9 @@ def student(differences: Sequence[float]) -> float:
 def surest(n: int) -> float:
     """Return the least `probability` that ``n`` paired differences can have: all of one sign.
 
-    Of more than `EXACT` that is one of the choices that are drawn, however many there are.
+    Of more than `MAX_EXACT` it is one of the choices that are drawn.
     """
-    return 2.0 ** (1 - n) if n <= EXACT else 1 / (RESAMPLES + 1)
+    return 2.0 ** (1 - n) if n <= MAX_EXACT else 1 / (RESAMPLES + 1)
 
 
 def holm(probabilities: Mapping[Key, float]) -> dict[Key, float]:

@@ -19,10 +19,10 @@ from fedbench.experiment.scenario import Scenario
 Division = Literal["closed", "open"]
 DIVISIONS: tuple[Division, ...] = ("closed", "open")
 
-LARGEST = 1 << 20  # bytes of a file
-DEFAULT = Path("leaderboards")  # board of a command that names none
-INSIDE = "leaderboard/board"  # folder of the rules inside an installed package
-REAL = "FloatVectors"  # alphabet whose list an alphabet without one has
+MAX_RULES_BYTES = 1 << 20
+DEFAULT_BOARD = Path("leaderboards")  # board of a command that names none
+INSTALLED_BOARD = "leaderboard/board"  # folder of the rules inside an installed package
+FALLBACK_ALPHABET = "FloatVectors"  # alphabet whose list an alphabet without one has
 ADAPTIVE = "auto"  # the attack that an ensemble must have to drop any
 NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 # SHA-256 of the file of every version. A version that was published is never changed; who writes a
@@ -160,7 +160,7 @@ class Rules(_Model):
         On an alphabet that is not listed, such as a new one of somebody's package, they are those
         on floats: attacks on real values, which run on every alphabet.
         """
-        own = self.ensemble.get(alphabet) or self.ensemble.get(REAL)
+        own = self.ensemble.get(alphabet) or self.ensemble.get(FALLBACK_ALPHABET)
         return () if own is None else (*own, *self.adaptive)
 
     def stand_in(self, attack: str, alphabet: str) -> str | None:
@@ -195,9 +195,9 @@ def read_rules(path: Path) -> Rules:
     """Read a version of the rules; `ConfigError` for a link, a wrong name or a wrong field."""
     require(str(path), "a link", not path.is_symlink(), "a file of the board")
     try:
-        fields = read_toml(path, LARGEST)
+        fields = read_toml(path, MAX_RULES_BYTES)
         require(str(path), "a digest", "digest" not in fields, "without the digest of itself")
-        digest = hashlib.sha256(read_limited(path, LARGEST)).hexdigest()
+        digest = hashlib.sha256(read_limited(path, MAX_RULES_BYTES)).hexdigest()
         rules = Rules.model_validate(fields | {"digest": digest})
     except ValidationError as error:
         raise ConfigError(f"{path}: {first_wrong(error)}") from error
@@ -220,13 +220,13 @@ def numbered(board: Path) -> dict[int, Path]:
 def installed() -> Path:
     """Return the board inside the installed package, rules without entries, or the repository's."""
     package = Path(str(files("fedbench")))
-    inside = package / INSIDE
+    inside = package / INSTALLED_BOARD
     return inside if inside.is_dir() else package.parent / "leaderboards"
 
 
 def readable(board: Path) -> Path:
     """Return the board; the installed one if it is the default, which exists only in a clone."""
-    absent = board == DEFAULT and not board.exists()
+    absent = board == DEFAULT_BOARD and not board.exists()
     return installed() if absent else board
 
 
@@ -253,11 +253,11 @@ def versions(board: Path, broken: dict[Path, str] | None = None) -> dict[int, Ru
 
 
 def changed(board: Path) -> dict[Path, str]:
-    """Return the files of rules that are not those that were published, and what they should be."""
+    """Return the rule files that differ from the published ones, with the expected digests."""
     wrong = {}
     for number, path in numbered(board).items():
         try:
-            digest = hashlib.sha256(read_limited(path, LARGEST)).hexdigest()
+            digest = hashlib.sha256(read_limited(path, MAX_RULES_BYTES)).hexdigest()
         except ConfigError:  # `versions` says so
             continue
         published = PUBLISHED.get(number)

@@ -18,7 +18,7 @@ from fedbench.core.errors import ConfigError
 from fedbench.core.files import read_toml, write_atomically
 from fedbench.experiment.scenario import LAST_SEED
 from fedbench.leaderboard import beacon
-from fedbench.leaderboard.rules import LARGEST, first_wrong, numbered
+from fedbench.leaderboard.rules import MAX_RULES_BYTES, first_wrong, numbered
 
 FOLDER = "seasons"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
@@ -100,7 +100,7 @@ def read(file: Path) -> Season:
     if file.is_symlink():
         raise ConfigError(f"{file} must be a file of the board, got a link")
     try:
-        season = Season.model_validate(read_toml(file, LARGEST))
+        season = Season.model_validate(read_toml(file, MAX_RULES_BYTES))
     except ValidationError as error:
         raise ConfigError(f"{file}: {first_wrong(error)}") from error
     if season.name != file.stem:

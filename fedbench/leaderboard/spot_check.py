@@ -18,7 +18,7 @@ from fedbench.api import hooks
 from fedbench.core import registry
 from fedbench.core.canonical import require_canonical
 from fedbench.core.errors import ConfigError, require
-from fedbench.core.settings import Settings, restored_after
+from fedbench.core.settings import SettingsSnapshot, restored_after
 from fedbench.experiment import commitments
 from fedbench.experiment.cells import AXES
 from fedbench.experiment.measurements import Round
@@ -32,7 +32,7 @@ from fedbench.run import begin, play_round
 
 PUBLIC = re.compile("[0-9a-f]{16,256}")
 ROUND = TypeAdapter(Round)
-SHOWN = 24  # characters of a number that differs
+MAX_NUMBER_LENGTH = 24  # of a number that differs
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnRound:
     """A round of a record that is to be played again."""
 
     record: Record
@@ -58,10 +58,10 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckedRound:
     """Outcome of a round that was drawn and played again."""
 
-    drawn: Drawn
+    drawn: DrawnRound
     wrong: str  # what differs; empty if all agrees
 
 
@@ -90,7 +90,7 @@ def _order(record: Record) -> tuple[str, int, str]:
     return record.scenario.attack, record.scenario.seed, record.digest
 
 
-def draw(evidence: Evidence, public: str, rounds: int) -> list[Drawn]:
+def draw(evidence: Evidence, public: str, rounds: int) -> list[DrawnRound]:
     """Draw distinct rounds of all records, each alike, by SHA-256 of the value, the id and a count.
 
     `ConfigError` if the value is no hexadecimal number of 16 digits or more, or if a record is not
@@ -106,8 +106,8 @@ def draw(evidence: Evidence, public: str, rounds: int) -> list[Drawn]:
                 f"every round must have a commitment, got none in record {record.id}; "
                 "play it with --canonical --keep-states FOLDER"
             )
-    places = [Drawn(r, step) for r in evidence.records for step in range(len(r.rounds))]
-    drawn: dict[int, Drawn] = {}
+    places = [DrawnRound(r, step) for r in evidence.records for step in range(len(r.rounds))]
+    drawn: dict[int, DrawnRound] = {}
     count = 0
     while len(drawn) < min(rounds, len(places)):
         text = f"{public} {evidence.id} {count}"
@@ -117,7 +117,7 @@ def draw(evidence: Evidence, public: str, rounds: int) -> list[Drawn]:
     return list(drawn.values())
 
 
-def require_states(drawn: Sequence[Drawn], folder: Path) -> None:
+def require_states(drawn: Sequence[DrawnRound], folder: Path) -> None:
     """Raise `ConfigError` with the names of the states that the submitter has to hand in."""
     paths = [path for each in drawn if (path := each.state(folder)) is not None]
     missing = [str(path.relative_to(folder)) for path in paths if not path.is_file()]
@@ -125,7 +125,7 @@ def require_states(drawn: Sequence[Drawn], folder: Path) -> None:
         raise ConfigError(f"--states {folder} must have {', '.join(missing)}, got none of them")
 
 
-def spot_check(drawn: Sequence[Drawn], folder: Path) -> list[Outcome]:
+def spot_check(drawn: Sequence[DrawnRound], folder: Path) -> list[CheckedRound]:
     """Play each round that was drawn, and compare it with its record.
 
     `ConfigError` if this process is not canonical, or cannot play the runs as they were played:
@@ -149,11 +149,11 @@ def spot_check(drawn: Sequence[Drawn], folder: Path) -> list[Outcome]:
                 f"record {each.record.id} must be of the code that is installed, got "
                 f"{each.record.environment.fedbench}; install that version"
             )
-        outcomes.append(Outcome(each, _wrong(setup, each, folder)))
+        outcomes.append(CheckedRound(each, _wrong(setup, each, folder)))
     return outcomes
 
 
-def _wrong(setup: Setup, drawn: Drawn, folder: Path) -> str:
+def _wrong(setup: Setup, drawn: DrawnRound, folder: Path) -> str:
     """Play a round and return what differs; empty if nothing does."""
     record = drawn.record
     step = drawn.step
@@ -162,7 +162,7 @@ def _wrong(setup: Setup, drawn: Drawn, folder: Path) -> str:
     except ConfigError as error:
         return f"state: {error}"
     try:
-        with restored_after(Settings().restore), hooks.in_round(step):
+        with restored_after(SettingsSnapshot().restore), hooks.in_round(step):
             played = play_round(setup, state, step)
     except Exception as error:  # whatever a state of foreign numbers leads to ends here
         return f"the state cannot be played: {type(error).__name__}: {error}"
@@ -172,7 +172,7 @@ def _wrong(setup: Setup, drawn: Drawn, folder: Path) -> str:
     return ", ".join(_difference(name, claimed[name], again[name]) for name in names)
 
 
-def _before(setup: Setup, drawn: Drawn, folder: Path) -> RunState:
+def _before(setup: Setup, drawn: DrawnRound, folder: Path) -> RunState:
     path = drawn.state(folder)
     if path is None:
         return begin(setup)
@@ -195,4 +195,4 @@ def _difference(name: str, claimed: object, again: object) -> str:
 
 def _short(value: object) -> str:
     text = json.dumps(value)
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+    return text if len(text) <= MAX_NUMBER_LENGTH else f"{text[: MAX_NUMBER_LENGTH - 1]}…"

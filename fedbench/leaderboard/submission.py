@@ -13,11 +13,11 @@ from pydantic import ValidationError
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.record import Record
 from fedbench.leaderboard import board as boards
-from fedbench.leaderboard.build import TYPED, Case, alphabet, build, completed, meaning
+from fedbench.leaderboard.build import SYSTEM_PLUGINS, Case, alphabet, build, completed, meaning
 from fedbench.leaderboard.check import claim, drawn_case, of_entry
 from fedbench.leaderboard.entry import Entry, Statement
 from fedbench.leaderboard.entry_rules import RULES, RuleFinding, errors, judge
-from fedbench.leaderboard.replays import Claim
+from fedbench.leaderboard.replays import ClaimedEntry
 from fedbench.leaderboard.rules import Division, Rules, newest
 from fedbench.leaderboard.tiers import mandatory
 from fedbench.results.gather import ARCHIVE, shortened
@@ -61,7 +61,7 @@ def ranking_plan(path: Path) -> str:
     assert drawn is not None
     scenario = shortened(claimed.entry.scenario)
     fields = scenario.model_dump(mode="json", exclude_defaults=True)
-    system = {name: fields.pop(name) for name in TYPED if name in fields}
+    system = {name: fields.pop(name) for name in SYSTEM_PLUGINS if name in fields}
     for name in ("attack", "seed", "data_seed"):
         fields.pop(name, None)
     attacks = [shortened(scenario.model_copy(update={"attack": a})).attack for a in drawn.attacks]
@@ -74,7 +74,7 @@ def ranking_plan(path: Path) -> str:
     return _counted(table)
 
 
-def _later(claimed: Claim, records: Sequence[Record]) -> Case:
+def _later(claimed: ClaimedEntry, records: Sequence[Record]) -> Case:
     """Return what the records of a ranking stage are judged by; `ConfigError` if there is none."""
     entry = claimed.entry
     if entry.ranking is not None:

@@ -18,7 +18,7 @@ from fedbench.payload.packets import BitString, Packet
 
 Noise = Literal["uniform", "gaussian", "bernoulli"]
 
-SMALLEST = 1e-8  # no noise is closer to 0
+MIN_NOISE = 1e-8  # no noise is closer to 0
 
 
 def bits_of(messages: Payload) -> Tensor:
@@ -199,7 +199,7 @@ def noise_of(
     """Return ``G(s) (d,)`` float32, equal on every device and under ``vmap``; do not write.
 
     Uniform in ``[-magnitude, magnitude)``, Gaussian with that standard deviation, or
-    ``+-magnitude``. What is closer to 0 than `SMALLEST` becomes that, with its sign; 0 becomes
+    ``+-magnitude``. What is closer to 0 than `MIN_NOISE` becomes that, with its sign; 0 becomes
     positive (A2: updates are divided by it). The last few are kept.
 
     >>> noise_of(Key(0), 3, "bernoulli", 0.5).tolist()
@@ -221,7 +221,7 @@ def _draw(key: Key, d: int, noise: Noise, magnitude: float, device: torch.device
     else:
         x = (key.normal if noise == "gaussian" else key.signs)(d, device=device)
     x = x * magnitude
-    return x.abs().clamp_min_(SMALLEST).copysign_(x)
+    return x.abs().clamp_min_(MIN_NOISE).copysign_(x)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from fedbench.payload.packets import BitString, Bytes, range_coded, range_decode
 
 Integers = npt.NDArray[np.int64]
 
-LARGEST = 2**31 - 1  # gap or magnitude
+MAX_VALUE = 2**31 - 1  # gap or magnitude
 _LONGEST = 31 + 5 + 3 + 2 + 1  # bits of its codeword
 _WINDOW = 1 << 15  # bits that are read at once: tables of that length stay in the cache
 _SYMBOLS = 256  # largest alphabet of grouped digits
@@ -226,7 +226,7 @@ def _window(data: Bytes, first: int, most: int) -> tuple[Integers, Integers, int
     starts = _chain(hop, first, min(most, span // 3 + 1))
     starts = starts[starts < span]
     if not legal[starts].all():
-        raise IllegalPayloadError(f"coded integers must be at most {LARGEST}")
+        raise IllegalPayloadError(f"coded integers must be at most {MAX_VALUE}")
     at = sign[starts]
     entries = np.where(words[at] >> 31, -value[at + 1], value[at + 1])
     return value[starts], entries, int(end[starts[-1]])

@@ -16,8 +16,8 @@ from fedbench.payload.packets import BitString, Bytes, Packet, cut, floats_of, n
 Patterns = npt.NDArray[np.int32]  # bits of floats
 Places = npt.NDArray[np.int64]
 
-MOST = 1024  # values of a table
-BEGINNING = 1 << 14  # coordinates whose values are those of all, as a rule
+MAX_TABLE = 1024
+PROBED_COORDINATES = 1 << 14  # coordinates whose values are those of all, as a rule
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class FewValues(Payload):
     On the wire 16 bits with the number V of these values, 32 bits of each, the coordinates behind
     the first as floats, and the first as `code_entropy` codes the places of their values in the
     table: at most about log2 V bits each. Where that is not shorter than floats, or V is above
-    `MOST`, V is 0 and all coordinates are floats.
+    `MAX_TABLE`, V is 0 and all coordinates are floats.
 
     The table says which values there are, so it holds whatever a server's rule has answered: the
     mean of K bits has K + 1 values, a median or a trimmed mean fewer, a rule that weights clients
@@ -76,11 +76,11 @@ def _looked_up(table: Patterns, words: Bytes, count: int) -> Patterns:
     if bool((places < 0).any()):
         raise IllegalPayloadError("places in a table must be at least 0")
     unused = np.bincount(places, minlength=len(table)).min() == 0
-    shorter = len(table) <= MOST and 4 * len(table) + len(words) < 4 * count
+    shorter = len(table) <= MAX_TABLE and 4 * len(table) + len(words) < 4 * count
     if unused or not shorter or bool((np.diff(table.astype(np.int64)) <= 0).any()):
         raise IllegalPayloadError(
-            f"a table must have at most {MOST} values in ascending order, all of them used, and be "
-            "shorter than floats"
+            f"a table must have at most {MAX_TABLE} values in ascending order, all of them "
+            "used, and be shorter than floats"
         )
     return table[places]
 
@@ -90,7 +90,7 @@ def _coded(row: Tensor, coded: int) -> tuple[BitString, BitString, BitString, Bi
     patterns = np.ascontiguousarray(row[:coded].numpy()).view(np.int32)  # 0.0 is not -0.0
     table, places = _tabled(patterns)
     count = len(table)
-    if 0 < count <= MOST:
+    if 0 < count <= MAX_TABLE:
         words, bits = code_entropy(places, count - 1)
         if 32 * count + bits < 32 * coded:
             values = number_bytes(torch.from_numpy(table.view(np.float32))[None])
@@ -103,7 +103,7 @@ def _coded(row: Tensor, coded: int) -> tuple[BitString, BitString, BitString, Bi
 
 def _tabled(patterns: Patterns) -> tuple[Patterns, Places]:
     """Return the different patterns in ascending order, and the place of each in that table."""
-    table = np.unique(patterns[:BEGINNING])
+    table = np.unique(patterns[:PROBED_COORDINATES])
     places = np.searchsorted(table, patterns).clip(max=max(len(table) - 1, 0))
     if np.array_equal(table[places], patterns):  # as a rule: no sort of all of them
         return table, places

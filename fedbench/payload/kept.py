@@ -17,7 +17,7 @@ from fedbench.payload.base import Payload
 from fedbench.payload.folded import FoldedMessages
 from fedbench.payload.packets import Packet
 
-BYTES = 1 << 29  # of values that are decoded at once
+DECODED_BYTES = 1 << 29  # of values, at once
 PACKETS = "the packets of a round"
 
 
@@ -69,7 +69,7 @@ class KeptMessages:
         form: No messages, of the same alphabet and form.
         packets: Packets of the messages, or their places in a file, in their order.
         at_once: Number of messages that are decoded at once.
-        width: Columns of values that are decoded at once; by default as many as `BYTES` hold.
+        width: Columns of values that are decoded at once; by default up to `DECODED_BYTES`.
         shares: ``(m, n)`` float64 with rows that add up to one, of messages that were mixed: each
             of the ``m`` that are read is made of these shares of the ``n`` packets.
         only: Columns that `columns` returns, all by default.
@@ -124,7 +124,9 @@ class KeptMessages:
     def widest(self) -> int:
         """Most columns that are decoded at once, of whole tiles if it is one or more."""
         form = self.form.values()
-        width = self.width or max(BYTES // max(form.element_size() * len(self.packets), 1), 1)
+        width = self.width or max(
+            DECODED_BYTES // max(form.element_size() * len(self.packets), 1), 1
+        )
         return width - width % min(width, tile_width(form.device))
 
     def shards(self, count: int) -> list[Self]:

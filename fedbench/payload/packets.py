@@ -153,7 +153,7 @@ def unpacked_bits(data: Bytes, count: int) -> Tensor:
 
 
 def cut(packet: Packet, *lengths: int) -> list[Bytes]:
-    """Cut parts of so many bytes off a packet; return them, then what is left of it.
+    """Cut parts of these sizes in bytes off a packet; return them, then the rest.
 
     `IllegalPayloadError` if the packet is shorter.
     """

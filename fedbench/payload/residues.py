@@ -14,7 +14,7 @@ from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.bits import BinaryMasks, SignBits, bits_of, has_bits_alone
 from fedbench.payload.packets import BitString, Packet, code_residues, decode_residues
 
-LARGEST = 2**24  # modulus for which float32 still holds all `values`
+MAX_MODULUS = 2**24  # modulus for which float32 still holds all `values`
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Residues(Payload):
 
     def check(self) -> None:
         require_form(self, x=("d", torch.int32))
-        if not 2 <= self.modulus <= LARGEST or not 0 <= self.coins < self.modulus:
+        if not 2 <= self.modulus <= MAX_MODULUS or not 0 <= self.coins < self.modulus:
             raise IllegalPayloadError(
                 "Residues must have a modulus in [2, 2**24] and fewer coins than that, "
                 f"got {self.modulus} and {self.coins}"

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Batches, Mechanism, Memory, Protocol, Shared, hooks
+from fedbench.core.blame import Hook
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.payload import Payload
@@ -68,7 +69,7 @@ def untrained(
     remembered = []
     for row, memory in enumerate(memories):
         tree = protocol.receive(shared, broadcast.take([row % len(broadcast)]))
-        with hooks.Hook(protocol, "local_update"):
+        with Hook(protocol, "local_update"):
             moved, after = protocol.local_update(tree, nothing, no_step, Key(0), memory)
         updates.append(protocol.trained(shared).flatten(moved))
         remembered.append(after)

@@ -19,7 +19,7 @@ from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
-from fedbench.probes.codecs import Codec, CodecPlan, CodecResult, measure, scale_of
+from fedbench.probes.codecs import CodecPlan, CodecResult, MeasuredCodec, measure, scale_of
 from fedbench.protocols.fedavg import DenseWeights
 from fedbench.run import play_round
 
@@ -63,14 +63,16 @@ class Bench:
     notes: list[str]  # on the data and on the times
 
 
-def chosen(texts: Sequence[str] | None, shared: Shared) -> tuple[list[Codec], dict[str, str]]:
+def chosen(
+    texts: Sequence[str] | None, shared: Shared
+) -> tuple[list[MeasuredCodec], dict[str, str]]:
     """Return the codecs to measure, and by name the reasons why others are not.
 
     ``texts`` are protocols as typed, `ConfigError` if one does not exist or fit; None for all that
     are installed and fit.
     """
     if texts is not None:
-        codecs = [Codec(t, registry.load("protocol", t)) for t in dict.fromkeys(texts)]
+        codecs = [MeasuredCodec(t, registry.load("protocol", t)) for t in dict.fromkeys(texts)]
         for codec in codecs:
             if reason := misfit(codec.protocol, shared):
                 raise ConfigError(
@@ -78,11 +80,11 @@ def chosen(texts: Sequence[str] | None, shared: Shared) -> tuple[list[Codec], di
                     f"{reason}; without --protocol all that do are measured"
                 )
         return codecs, {}
-    fitting: list[Codec] = []
+    fitting: list[MeasuredCodec] = []
     others: dict[str, str] = {}
     for text in default_texts(registry.names("protocol")):
         try:
-            codec = Codec(text, registry.load("protocol", text))
+            codec = MeasuredCodec(text, registry.load("protocol", text))
             reason = misfit(codec.protocol, shared)
         except ConfigError as error:  # another package's plug-in of that name
             reason = str(error)

@@ -40,7 +40,7 @@ class Distortion:
 
 
 @dataclass(frozen=True)
-class Draws:
+class ErrorSums:
     """Sums over R messages ``x_hat_r`` of one ``x``, with errors ``e_r = x_hat_r - x``."""
 
     norm: float  # ``|x|^2``
@@ -63,7 +63,7 @@ class Draws:
         return cls(float(x @ x), float(total @ total), squares, along)
 
 
-def bias_squared(draws: Draws) -> float:
+def bias_squared(draws: ErrorSums) -> float:
     """Unbiased estimate of ``|b|^2`` with ``b = E[x_hat] - x``; it may be negative.
 
     The errors are independent and have mean ``b``, so ``E<e_r, e_q> = |b|^2`` for ``r != q``. The
@@ -77,7 +77,7 @@ def bias_squared(draws: Draws) -> float:
     return (draws.total - math.fsum(draws.squares)) / (r * (r - 1))
 
 
-def distortion(inputs: Sequence[Draws]) -> Distortion:
+def distortion(inputs: Sequence[ErrorSums]) -> Distortion:
     """Summarise the distortion over all inputs.
 
     A one-sided t-test at `LEVEL` decides whether the bias is 0: of the mean over inputs of
@@ -101,7 +101,7 @@ def distortion(inputs: Sequence[Draws]) -> Distortion:
 
 
 @dataclass(frozen=True, eq=False)
-class Codec:
+class MeasuredCodec:
     """A protocol's compression of dense updates."""
 
     name: str  # the protocol as typed
@@ -205,7 +205,7 @@ def scale_of(protocol: Protocol[Any], shared: Shared, x: Tensor) -> Scale:
 
 
 def measure(
-    codec: Codec,
+    codec: MeasuredCodec,
     kind: str,
     inputs: Callable[[int], Tensor],
     shared: Shared,
@@ -230,7 +230,7 @@ def measure(
     draws = []
     for s in range(plan.seeds):
         x = inputs(s).to(shared.device)
-        draws.append(Draws.of(x, decoded(x, s)))
+        draws.append(ErrorSums.of(x, decoded(x, s)))
     d = shared.layout.d
     per_million = 1e3 / (plan.clients * d / 1e6)
     return CodecResult(

@@ -19,7 +19,7 @@ from fedbench.executors.training import Client, Executor, Schedule
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.payload import BinaryMasks, NoiseMasks, SignBits
-from fedbench.probes.systems import Exchange, Progress, listening, play_each, prepared, signal
+from fedbench.probes.systems import ProbeRound, Progress, listening, play_each, prepared, signal
 from fedbench.run import begin, play_round
 
 WARM_UP = 32  # batch size of the rounds before the one that is attacked
@@ -173,7 +173,7 @@ def attack(setup: Setup, rows: Tensor, steps: int) -> dict[str, list[Reconstruct
 
 
 def invert(
-    setup: Setup, client: Client, heard: Exchange, rows: Tensor, steps: int, number: int
+    setup: Setup, client: Client, heard: ProbeRound, rows: Tensor, steps: int, number: int
 ) -> dict[str, list[Reconstruction]]:
     """Reconstruct a client's images from its message, and from its update before any codec.
 

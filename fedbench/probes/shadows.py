@@ -15,7 +15,7 @@ from fedbench.executors.training import Client, Schedule
 from fedbench.experiment.guarantee import guarantee
 from fedbench.experiment.setup import Setup
 from fedbench.probes.lira import FEWEST_SHADOWS, confidences, halves
-from fedbench.probes.systems import Exchange, listening, signal
+from fedbench.probes.systems import ProbeRound, listening, signal
 from fedbench.run import begin, play_round
 
 _AT_ONCE = 16  # examples whose updates are in memory together
@@ -137,7 +137,7 @@ def play_shadow(run: Shadow, victim: int, pool: Tensor) -> ShadowScores:
     )
 
 
-def cosine(setup: Setup, heard: Exchange, x: Tensor, y: Tensor, key: Key) -> Tensor | None:
+def cosine(setup: Setup, heard: ProbeRound, x: Tensor, y: Tensor, key: Key) -> Tensor | None:
     """Cosine, ``(N,)`` float64, of a message with the update that each example alone would cause.
 
     That update is one local step of the protocol on the example, with the same draws of the

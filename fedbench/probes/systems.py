@@ -45,14 +45,14 @@ def prepared(scenario: Scenario, protocol: str, mechanism: str, seed: int) -> Se
 
 
 @dataclass(frozen=True, eq=False)
-class Exchange:
+class ProbeRound:
     """Message of a client, and the broadcast that it answers; one row each."""
 
     broadcast: Payload
     sent: Payload
 
 
-Heard = dict[int, dict[int, Exchange]]  # by client, then by round
+Heard = dict[int, dict[int, ProbeRound]]  # by client, then by round
 
 
 def listening(setup: Setup, clients: Collection[int]) -> tuple[Setup, Heard]:
@@ -67,12 +67,12 @@ def listening(setup: Setup, clients: Collection[int]) -> tuple[Setup, Heard]:
         for row, i in enumerate(ids if len(ids) == len(received) else []):
             if i in heard:
                 down = view.broadcast.take([row % len(view.broadcast)])
-                heard[i][view.step] = Exchange(down, received.take([row]))
+                heard[i][view.step] = ProbeRound(down, received.take([row]))
 
     return watched(setup, record), heard
 
 
-def signal(protocol: Protocol[Any], shared: Shared, heard: Exchange) -> Tensor | None:
+def signal(protocol: Protocol[Any], shared: Shared, heard: ProbeRound) -> Tensor | None:
     """Return the difference ``(d,)`` of a message to that of a client that learned nothing.
 
     A ranking is read as the scores that it gives to the edges, other messages as their `values`;

@@ -12,7 +12,7 @@ from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.payload import NoiseMasks
-from fedbench.payload.bits import SMALLEST, Noise, noise_of
+from fedbench.payload.bits import MIN_NOISE, Noise, noise_of
 from fedbench.protocols.compressed import public_seeds
 from fedbench.protocols.fedavg import DenseWeights
 
@@ -58,7 +58,7 @@ class FedMRN(DenseWeights):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fits = SMALLEST < self.magnitude < 1e30
+        fits = MIN_NOISE < self.magnitude < 1e30
         require(f"{type(self).__name__}.magnitude", self.magnitude, fits, "in (1e-8, 1e30)")
 
     def _noise(self, key: Key, d: int, device: torch.device) -> Tensor:

@@ -22,7 +22,7 @@ from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.payload import Payload, Residues
-from fedbench.payload.residues import LARGEST, total
+from fedbench.payload.residues import MAX_MODULUS, total
 from fedbench.privacy.events import BinomialCounts, SkellamShare
 from fedbench.privacy.sums import LEAST
 from fedbench.protocols.fedavg import DenseWeights
@@ -350,8 +350,8 @@ class PBM(SummedResidues):
         super().__post_init__()
         require("PBM.m", self.m, self.m >= 1, ">= 1")
         require("PBM.theta", self.theta, LEAST <= self.theta < 0.5, f"in [{LEAST:g}, 1/2)")
-        fits = self.clients * self.m < LARGEST
-        require("PBM.m", self.m, fits, f"< {LARGEST // self.clients}, for so many clients")
+        fits = self.clients * self.m < MAX_MODULUS
+        require("PBM.m", self.m, fits, f"< {MAX_MODULUS // self.clients}, for so many clients")
 
     def bound(self, d: int) -> float:
         """Return the largest magnitude ``C`` of a coordinate."""

@@ -66,7 +66,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Claim(_Model):
+class PaperNumber(_Model):
     """One number of a paper.
 
     Args:
@@ -182,7 +182,7 @@ class Exhibit(_Model):
     margin: float | None = Field(default=None, gt=0)
     needs: str = ""
     setting: Fields = {}
-    cell: tuple[Claim, ...] = ()
+    cell: tuple[PaperNumber, ...] = ()
     scale: dict[Literal["mini", "paper-data", "full"], Scale] = {}
     reason: tuple[Reason, ...] = ()
 
@@ -216,11 +216,11 @@ class Exhibit(_Model):
             return self.scale.get("full", Scale())
         return self.scale.get(scale)  # type: ignore[call-overload, no-any-return]
 
-    def measure_of(self, claim: Claim) -> Measure:
+    def measure_of(self, claim: PaperNumber) -> Measure:
         """Return what the number of a cell is."""
         return claim.measure or self.measure
 
-    def margin_of(self, claim: Claim) -> float:
+    def margin_of(self, claim: PaperNumber) -> float:
         """Return the distance from the paper's number at which ours still agrees.
 
         What a formula gives must be the paper's number to the last digit that is printed, which may
@@ -230,11 +230,11 @@ class Exhibit(_Model):
             return 10.0**-claim.digits if claim.digits else 0.5
         return self.margin or MARGINS[self.measure_of(claim)]
 
-    def computed(self) -> list[Claim]:
+    def computed(self) -> list[PaperNumber]:
         """Return the cells that a formula gives."""
         return [claim for claim in self.cell if claim.formula and not self._lacks(claim)]
 
-    def trained(self, scale: str) -> list[Claim]:
+    def trained(self, scale: str) -> list[PaperNumber]:
         """Return the cells that are played at a scale."""
         played = self.at(scale)
         if played is None:
@@ -245,7 +245,7 @@ class Exhibit(_Model):
             if claim.play is not None and not self._lacks(claim) and claim.within(played.only)
         ]
 
-    def scenario(self, claim: Claim, scale: str, fields: Fields | None = None) -> Scenario:
+    def scenario(self, claim: PaperNumber, scale: str, fields: Fields | None = None) -> Scenario:
         """Return the scenario of a cell at a scale, with seed 0; `ConfigError` if it is none.
 
         ``fields`` are those of the cell that differ from the setting, by default ``play``.
@@ -256,12 +256,12 @@ class Exhibit(_Model):
         assert own is not None, f"{claim.name} is not played"
         return Scenario.of(**played.changed(self.setting | own))
 
-    def scenarios(self, claim: Claim, scale: str) -> list[Scenario]:
+    def scenarios(self, claim: PaperNumber, scale: str) -> list[Scenario]:
         """Return the scenario of a cell, and the one that it is compared with, if any."""
         own = [claim.play] if claim.against is None else [claim.play, claim.against]
         return [self.scenario(claim, scale, fields) for fields in own]
 
-    def explanation(self, claim: Claim, scale: str) -> Reason | None:
+    def explanation(self, claim: PaperNumber, scale: str) -> Reason | None:
         """Return the known reason why a cell differs at a scale; None without one.
 
         What a formula gives is the same at every scale.
@@ -271,7 +271,7 @@ class Exhibit(_Model):
                 return reason
         return None
 
-    def _lacks(self, claim: Claim) -> bool:
+    def _lacks(self, claim: PaperNumber) -> bool:
         return bool(self.needs or claim.needs)
 
 

@@ -18,7 +18,7 @@ from fedbench.core.files import write_atomically
 from fedbench.experiment.measurements import Round, Spread
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.reproduce.exhibits import Claim, Exhibit, Labels
+from fedbench.reproduce.exhibits import Exhibit, Labels, PaperNumber
 from fedbench.results.aggregate import Interval, interval
 
 # What a record says of each measure, in the unit in which papers print it.
@@ -114,7 +114,7 @@ class Outcome(BaseModel):
         """Name of its file."""
         return f"{self.exhibit}.{self.scale}.json"
 
-    def number(self, claim: Claim) -> Number | None:
+    def number(self, claim: PaperNumber) -> Number | None:
         """Return what was measured for a cell; None if it was not played."""
         return next((cell for cell in self.cell if cell.at == claim.at), None)
 
@@ -157,7 +157,9 @@ def measured(
     )
 
 
-def numbers(exhibit: Exhibit, claim: Claim, groups: Sequence[Sequence[Record]]) -> dict[int, float]:
+def numbers(
+    exhibit: Exhibit, claim: PaperNumber, groups: Sequence[Sequence[Record]]
+) -> dict[int, float]:
     """Return a cell's number for each seed that all of its runs have, and that was measured."""
     read = READ[exhibit.measure_of(claim)]
     by_seed: list[dict[int, float]] = []

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from fedbench.reproduce.exhibits import SCALES, Claim, Exhibit, Reason
+from fedbench.reproduce.exhibits import SCALES, Exhibit, PaperNumber, Reason
 from fedbench.reproduce.formulas import computed
 from fedbench.reproduce.outcomes import Number, Outcome
 
-WIDEST = 5.0  # times the margin: half the width of an interval that may decide that numbers agree
+MAX_INTERVAL_MARGINS = 5.0  # half the width of an interval that may decide that numbers agree
 
 
 class Verdict(Enum):
@@ -25,7 +25,7 @@ class Verdict(Enum):
 class Comparison:
     """One cell: the paper's number, ours, and what that means."""
 
-    claim: Claim
+    claim: PaperNumber
     ours: Number | None
     verdict: Verdict
     reason: Reason | None = None  # of a difference that is explained
@@ -33,12 +33,12 @@ class Comparison:
     scale: str = ""  # at which it was played
 
 
-def agrees(claim: Claim, ours: Number, margin: float) -> bool:
+def agrees(claim: PaperNumber, ours: Number, margin: float) -> bool:
     """Tell if a measured number agrees with the paper's.
 
     It does if the means are at most ``margin`` apart, or if the paper's number lies in the 95 %
-    interval of ours and that interval is narrow enough to say something: at most `WIDEST` times the
-    margin to each side.
+    interval of ours and that interval is narrow enough to say something: at most
+    `MAX_INTERVAL_MARGINS` times the margin to each side.
     """
     if abs(ours.mean - claim.says) <= margin:
         return True
@@ -46,10 +46,12 @@ def agrees(claim: Claim, ours: Number, margin: float) -> bool:
     if bounds is None:
         return False
     low, high = bounds
-    return low <= claim.says <= high and high - low <= 2 * WIDEST * margin
+    return low <= claim.says <= high and high - low <= 2 * MAX_INTERVAL_MARGINS * margin
 
 
-def compare(exhibit: Exhibit, claim: Claim, outcome: Outcome | None, scale: str) -> Comparison:
+def compare(
+    exhibit: Exhibit, claim: PaperNumber, outcome: Outcome | None, scale: str
+) -> Comparison:
     """Compare one cell with what was measured for it at a scale, or with what its formula gives."""
     if claim.formula and not (exhibit.needs or claim.needs):
         ours = Number(at=claim.at, values={0: computed(claim.formula, claim.given)})

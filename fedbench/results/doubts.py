@@ -22,8 +22,8 @@ from fedbench.experiment.measurements import Round
 from fedbench.results.aggregate import grouped
 from fedbench.results.summary import Row, lowest_by_seed
 
-FAR = 0.05  # difference of accuracies that a doubt about gradients needs beside the spreads
-MATTERS = 0.01  # gain of an adversary that chooses for every run, from which on it is said
+MIN_GRADIENT_GAP = 0.05  # of accuracies, beside the spreads, for a doubt about gradients
+MIN_CHOICE_GAIN = 0.01  # of an adversary that chooses for every run
 # Words in the note `played` of an attack that chooses, for what follows the gradient of a loss.
 ALONG_A_GRADIENT = ("gradient", "labels", "crossing", "climbed")
 
@@ -127,8 +127,8 @@ def weaker(rows: Sequence[Row]) -> Iterator[str]:
 def masked(rows: Sequence[Row]) -> Iterator[str]:
     """Warn if an attack without gradients does far more than the best one that has them.
 
-    Far is beyond both spreads and by more than `FAR`. Either the gradients mislead, or the attack
-    that follows them is not strong enough: the system may be weaker than its worst case.
+    Far is beyond both spreads and by more than `MIN_GRADIENT_GAP`. Either the gradients mislead, or
+    the attack that follows them is not strong enough: the system may be weaker than its worst case.
     """
     for system, group in attacked(rows).items():
         kinds = grouped(group, follows_gradient)
@@ -136,7 +136,7 @@ def masked(rows: Sequence[Row]) -> Iterator[str]:
             continue
         best, other = (min(kinds[along], key=attrgetter("accuracy")) for along in (True, False))
         gap = best.accuracy - other.accuracy
-        if gap > FAR and exceeds(best, other):
+        if gap > MIN_GRADIENT_GAP and exceeds(best, other):
             yield (
                 f"gradients may be masked: {other.cell.attack}, which follows none, is "
                 f"{100 * gap:.1f} points below {best.cell.attack}, the best attack that does, "
@@ -196,7 +196,7 @@ def attacked(rows: Sequence[Row]) -> dict[str, list[Row]]:
 def divided(rows: Sequence[Row]) -> Iterator[str]:
     """Warn if seeds differ in their worst attack, so that the lowest mean says too little.
 
-    That is, if an adversary that chooses for every run does more by at least `MATTERS`.
+    That is, if an adversary that chooses for every run does more by at least `MIN_CHOICE_GAIN`.
     """
     for system, group in attacked(rows).items():
         seeds = [seed for seed in group[0].by_seed if all(seed in row.by_seed for row in group)]
@@ -204,7 +204,7 @@ def divided(rows: Sequence[Row]) -> Iterator[str]:
         if lowest is None:
             continue
         means = [statistics.fmean(row.by_seed[seed] for seed in seeds) for row in group]
-        if min(means) - lowest < MATTERS:
+        if min(means) - lowest < MIN_CHOICE_GAIN:
             continue
         worst = Counter(min(group, key=lambda row: row.by_seed[seed]).cell.attack for seed in seeds)
         named = ", ".join(f"{attack} in {count}" for attack, count in worst.most_common())

@@ -19,10 +19,10 @@ from fedbench.experiment.record import Record, parse, read
 from fedbench.experiment.scenario import Scenario
 from fedbench.results.aggregate import data_seeds
 from fedbench.results.fields import NAMES, plugin_parts
-from fedbench.results.index import MOST
+from fedbench.results.index import MAX_RECORD_BYTES
 
-UNPACKED = 64 << 20  # bytes of an archive when it is unpacked
-DENSER = 64  # times: records shrink to a fourteenth, and one of kilobytes to gigabytes is a bomb
+MAX_UNPACKED_BYTES = 64 << 20  # of an archive
+MAX_COMPRESSION_RATIO = 64  # records shrink to a fourteenth; a bomb shrinks to far less
 ARCHIVE = ".jsonl.gz"  # a record a line
 Param = tuple[str, str, str]  # kind, name of the plug-in, name of the parameter
 
@@ -118,8 +118,10 @@ def _file(path: Path) -> Iterator[Record]:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode) and not path.is_dir():  # who opens a pipe may wait
             raise ConfigError(f"{path} must be a file, a folder or an archive of records")
-        if about.st_size > MOST:
-            raise ConfigError(f"{path} must have at most {MOST >> 20} MiB to be a record")
+        if about.st_size > MAX_RECORD_BYTES:
+            raise ConfigError(
+                f"{path} must have at most {MAX_RECORD_BYTES >> 20} MiB to be a record"
+            )
     if not path.name.endswith(ARCHIVE):
         yield _checked(read(path), str(path))
         return
@@ -132,15 +134,15 @@ def _file(path: Path) -> Iterator[Record]:
 def unpacked(path: Path) -> bytes:
     """Return the text of an archive; `ConfigError` if it is none, or larger than is allowed."""
     try:
-        most = min(UNPACKED, max(1 << 20, DENSER * path.stat().st_size))
+        most = min(MAX_UNPACKED_BYTES, max(1 << 20, MAX_COMPRESSION_RATIO * path.stat().st_size))
         with gzip.open(path) as file:
             data = file.read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"{path} cannot be unpacked: {error}; pack it again") from error
     if len(data) > most:
         raise ConfigError(
-            f"{path} must unpack to at most {UNPACKED >> 20} MiB and {DENSER} times its size, got "
-            f"more than {most} bytes; split it"
+            f"{path} must unpack to at most {MAX_UNPACKED_BYTES >> 20} MiB and "
+            f"{MAX_COMPRESSION_RATIO} times its size, got more than {most} bytes; split it"
         )
     return data
 

@@ -20,9 +20,9 @@ from fedbench.core.files import cache_folder, write_atomically
 from fedbench.results import extract
 from fedbench.results.fields import RUN, Entry
 
-INDEX = "stores"  # folder of caches: it may be deleted at any time, and whoever writes last wins
+INDEX_FOLDER = "stores"  # of caches: it may be deleted at any time, and whoever writes last wins
 VERSION = "3 " + " ".join(RUN)  # another meaning of a field is another number
-MOST = 256 << 20  # bytes of a file
+MAX_RECORD_BYTES = 256 << 20
 
 # Reasons why a file is no run of this store, each with its remedy.
 TROUBLES = {
@@ -86,7 +86,7 @@ def _read(folder: Path, indexed: Files, parse: Callable[[bytes, str], Entry | st
     for name, stamp in _stamps(folder).items():
         if name in indexed and indexed[name][0] == stamp:
             files[name] = indexed[name]
-        elif stamp[0] > MOST or not name.isprintable():
+        elif stamp[0] > MAX_RECORD_BYTES or not name.isprintable():
             files[name] = stamp, "foreign"
         else:
             try:
@@ -134,7 +134,7 @@ def _listing(files: Files) -> Listing:
 def place(store: Path) -> Path:
     """Return the file of a store's index; `RuntimeError` if nobody knows where the home is."""
     where = hashlib.sha256(os.fsencode(os.path.realpath(store))).hexdigest()
-    return cache_folder(INDEX) / f"{where[:32]}.json"
+    return cache_folder(INDEX_FOLDER) / f"{where[:32]}.json"
 
 
 def _load(store: Path) -> Files:

@@ -21,7 +21,7 @@ from fedbench.results.fields import CELL, FAILED, RUN, Entry, Fields, plugin_par
 Each = Literal["cell", "run", "failure"]
 Test = Callable[[Any], bool]
 FIELDS: dict[Each, Fields] = {"cell": CELL, "run": RUN, "failure": FAILED}
-OF_RUNS = {name: kind for name, kind in RUN.items() if name not in CELL or name == "data_seed"}
+RUN_FIELDS = {name: kind for name, kind in RUN.items() if name not in CELL or name == "data_seed"}
 _READS = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
 _ORDERS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 REPEATED = "repeat cell and seed of a later one, perhaps with another version of a plug-in"
@@ -59,7 +59,7 @@ class Query:
     ) -> Query:
         """Parse what was typed, or raise `ConfigError`; without columns all fields are wanted."""
         fields = FIELDS[each]
-        asked = fields | OF_RUNS if each == "cell" else fields
+        asked = fields | RUN_FIELDS if each == "cell" else fields
         if sort is not None:
             require_field(sort.removeprefix("-"), fields, "--sort")
         conditions = tuple(Condition.parse(text, asked) for text in where)
@@ -91,7 +91,7 @@ class Query:
             if number := repeated(_select(runs, self.conditions)):
                 complaints.append(f"{number} of the runs {REPEATED}; in no cell do they count")
             return self._answer(runs, self.conditions, complaints)
-        selected = _select(runs, [c for c in self.conditions if c.field in OF_RUNS])
+        selected = _select(runs, [c for c in self.conditions if c.field in RUN_FIELDS])
         asked = {*self.columns, *(c.field for c in self.conditions)}
         asked.add((self.sort or "").removeprefix("-"))
         entries, number = cells(selected, intervals=not asked.isdisjoint(INTERVAL))
@@ -99,7 +99,7 @@ class Query:
             complaints.append(
                 f"{number} of the runs {REPEATED}, and do not count; --each run lists them"
             )
-        conditions = [c for c in self.conditions if c.field not in OF_RUNS]
+        conditions = [c for c in self.conditions if c.field not in RUN_FIELDS]
         return self._answer(entries, conditions, complaints)
 
     def _answer(

@@ -28,7 +28,7 @@ class Row:
     twins: tuple[Record, ...] = ()  # of a backdoor's clean twin, see `Cell.twin`
     tried: int = 0  # candidates from which it was chosen on validation data; 0: it was asked for
     attacks: int = 0  # that are planned for its system
-    same: str = ""  # an attack before it in its system that sent the same messages, see `same`
+    same: str = ""  # an earlier attack on its system that sent the same messages
     missing: int = 0  # of these, not all seeds finished: the lowest accuracy is no worst case yet
 
     @cached_property
@@ -113,17 +113,17 @@ class Row:
 def half_life(record: Record, twin: Record) -> float | None:
     """Count the rounds without attack until a backdoor's success over clean has halved.
 
-    They start at the last round in which the attack acted and end at the first look at test data
-    at which at most half is left of the excess at the last look until then; infinite if there is
-    no such look, None if the attack never stops, or had no success over clean when it stopped.
+    They start at the last round in which the attack acted and end at the first evaluation that has
+    at most half of the excess of the last one until then; infinite if there is none, None if the
+    attack never stops, or had no success over clean when it stopped.
     """
     until = record.scenario.attack_until
     if until is None or until >= record.scenario.rounds:
         return None
     clean = {r.step: r.success for r in twin.rounds}
     *_, last = range(record.scenario.attack_from, until, record.scenario.attack_every)
-    looks = [(r.step, _difference(r.success, clean.get(r.step))) for r in record.rounds]
-    excess = {step: x for step, x in looks if x is not None}
+    differences = [(r.step, _difference(r.success, clean.get(r.step))) for r in record.rounds]
+    excess = {step: x for step, x in differences if x is not None}
     acted = [step for step in excess if step <= last]
     if not acted or excess[acted[-1]] <= 0:
         return None
@@ -198,14 +198,14 @@ def repeated(rows: Sequence[Row]) -> Iterator[tuple[Row, str]]:
     """Yield the rows with the same messages as an earlier row, and that row's attack."""
     first: list[Row] = []
     for row in rows:
-        twin = next((other for other in first if same(row, other)), None)
+        twin = next((other for other in first if sent_the_same(row, other)), None)
         if twin is None:
             first.append(row)
         else:
             yield row, twin.cell.attack
 
 
-def same(row: Row, other: Row) -> bool:
+def sent_the_same(row: Row, other: Row) -> bool:
     """Tell whether two attacks on one system sent the same messages with every seed.
 
     Records hold no messages, but what came of them: bits, rejected rows, the distance of the

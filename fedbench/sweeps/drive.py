@@ -16,7 +16,7 @@ from fedbench.sweeps.engine import Crash, Engine, model_name
 from fedbench.sweeps.local import LocalEngine, Options
 from fedbench.sweeps.watch import Watcher
 
-PATIENCE = 0.5  # seconds between two checks of runs that another sweep is playing
+RECHECK_SECONDS = 0.5  # seconds between two checks of runs that another sweep is playing
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Sweep:
                     self._begin(self._waiting.popleft())
                 for news in self.engine.news(0.1):
                     self._hear(news.run, news.what)
-                if time.monotonic() - checked > PATIENCE:  # the other sweep may have ended
+                if time.monotonic() - checked > RECHECK_SECONDS:  # the other sweep may have ended
                     self._waiting.extend(self._elsewhere)
                     self._elsewhere = []
                     checked = time.monotonic()

@@ -72,13 +72,13 @@ class Engine(ABC):
 
     @abstractmethod
     def news(self, wait_seconds: float) -> list[News]:
-        """Return what has happened, after waiting up to so many seconds for the first news.
+        """Return the news since the last call, after waiting up to ``wait_seconds`` for the first.
 
         The last news of every submitted run is a `Record` or a `Crash`, exactly one.
         """
 
 
-LONGEST = 100_000  # characters of a traceback; a longer one loses its middle
+MAX_TRACEBACK = 100_000  # a longer one loses its middle
 
 
 def play_job(
@@ -126,8 +126,9 @@ def crash(error: BaseException) -> Crash:
         kind = "user"
     message = str(error) if isinstance(error, FedbenchError) else message_of(error)
     text = "".join(traceback.format_exception(error))
-    if len(text) > LONGEST:
-        text = f"{text[: LONGEST // 2]}\n...\n{text[-LONGEST // 2 :]}"
+    if len(text) > MAX_TRACEBACK:
+        half = MAX_TRACEBACK // 2
+        text = f"{text[:half]}\n...\n{text[-half:]}"
     notes = [line(note) for note in getattr(error, "__notes__", []) if "\n" not in note]
     return Crash(kind, type(error).__name__, "; ".join([message, *notes]), text)
 

@@ -9,7 +9,7 @@ from fedbench.sweeps.local import Options
 
 
 class HereEngine(Engine):
-    """Plays runs where it is: plug-ins and data that only this process has need no other one.
+    """Engine that plays runs in this process, with plug-ins and data that only it has.
 
     Nothing ends a run that takes too long, and ``Options.workers`` has no effect.
     """

@@ -35,9 +35,9 @@ from fedbench.experiment.record import Record
 from fedbench.sweeps.engine import Crash, Engine, Job, News, crash, play_job
 
 RUN_TIMEOUT = 6 * 3600.0  # seconds
-SHARING = 4  # workers of an accelerator, as a rule
+WORKERS_PER_ACCELERATOR = 4  # workers of an accelerator, as a rule
 _MAIN = threading.Lock()  # of whoever replaces the module __main__
-MOST = 65536  # processes, their threads, clients of a launch: torch crashes with 2**40 threads
+MAX_OPTION = 65536  # processes, threads, clients of a launch: torch crashes with 2**40 threads
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Options:
         for name, low in {"workers": 0, "threads": 1, "chunk": 1}.items():
             number = getattr(self, name)
             require(f"--{name}", number, number >= low, f">= {low}")
-            require(f"--{name}", number, number <= MOST, f"<= {MOST}")
+            require(f"--{name}", number, number <= MAX_OPTION, f"<= {MAX_OPTION}")
         require("--run-timeout", self.run_timeout, self.run_timeout > 0, "> 0 seconds")
         may_keep = self.states is None or self.canonical
         require("--keep-states", str(self.states), may_keep, "left out without --canonical")
@@ -94,20 +94,20 @@ class Options:
         return Checkpoint.of(self.checkpoint, path)
 
     def processes(self, runs: int) -> int:
-        """Number of workers that play so many runs; one where each run takes a whole cluster."""
+        """Return the number of workers for ``runs``; one where each run takes a whole cluster."""
         if remote_way(self.executor) is not None:
             return max(1, min(self.workers or 1, runs))
         workers = self.workers or self.beside_accelerators() or available_cores() // self.threads
         return max(1, min(workers, runs))
 
     def beside_accelerators(self) -> int:
-        """Number of workers for all accelerators: one per two cores, at most `SHARING` on each.
+        """Workers of all accelerators: one per two cores, up to `WORKERS_PER_ACCELERATOR` on each.
 
         While one launches work or codes messages, another's work keeps the accelerator busy.
         """
         accelerators = self.accelerators()
         cores = available_cores() // self.threads
-        return max(accelerators, min(cores // 2, SHARING * accelerators))
+        return max(accelerators, min(cores // 2, WORKERS_PER_ACCELERATOR * accelerators))
 
     def accelerators(self) -> int:
         """Return the number of accelerators that may be used."""

@@ -11,7 +11,7 @@ from uuid import uuid4
 from fedbench.core.errors import ConfigError, FedbenchError, require
 from fedbench.core.files import write_atomically
 from fedbench.executors.cluster import (
-    RETRIES,
+    TASK_RETRIES,
     address_of,
     arrays_of,
     connect,
@@ -77,7 +77,7 @@ class OnRay(Engine):
                 f"{self.gpus:g} GPUs for a run, got none; start one: ray start --address=HOST:PORT"
             )
         share = {"num_cpus": self.options.threads, "num_gpus": self.gpus}
-        task = self._ray.remote(**share, max_retries=RETRIES, retry_exceptions=False)
+        task = self._ray.remote(**share, max_retries=TASK_RETRIES, retry_exceptions=False)
         self._play = task(_play)
         if self.options.checkpoints is not None and self.options.checkpoint != "none":
             self._mark = self.options.checkpoints.resolve() / f".driver-{uuid4().hex}"

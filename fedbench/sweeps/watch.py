@@ -17,7 +17,7 @@ class Watcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the terminal back as it was, whatever happened."""
+        """Restore the terminal, also after an error."""
 
     def recorded(self, cell: Cell, seed: int) -> None:
         """Note a run whose record was there already, or that another sweep has played."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedbench.core.choices import SUMS
 from fedbench.experiment.measurements import BY_NAME, Measurement
 from fedbench.results.aggregate import grouped
-from fedbench.tables.numbers import NONE, bits, counted, nats, or_none, percent
+from fedbench.tables.numbers import NA, bits, counted, nats, or_none, percent
 
 if TYPE_CHECKING:
     from fedbench.results.summary import Row
@@ -144,7 +144,7 @@ def epsilon(row: Row) -> str:
     if row["epsilon"] is not None:
         return nats(row["epsilon"])
     silent = row.privacy is None and row.records[0].mechanism.partition(":")[0] == "none"
-    return NONE if silent else "unknown"
+    return NA if silent else "unknown"
 
 
 def _client(what: str) -> ReportColumn:
@@ -202,7 +202,7 @@ ZEROS = measured("sparsity", when=_has_zeros)
 EPSILON = measured("epsilon", heading="\nε", text=epsilon, when=_always)
 PAPER = ReportColumn(
     "paper's\nε",
-    lambda row: NONE if row.privacy is None else or_none(row.privacy.paper, nats),
+    lambda row: NA if row.privacy is None else or_none(row.privacy.paper, nats),
     lambda row: row.privacy is not None and row.privacy.paper is not None,
     "paper's ε",
     "what the mechanism's own paper would claim for the same run",

@@ -15,7 +15,7 @@ from fedbench.experiment.measurements import BY_NAME
 from fedbench.results.fields import plugin_parts
 from fedbench.tables.columns import LOWEST, MASKED, WORST, heading, tested, text_of
 from fedbench.tables.export import bullets, escaped, markdown
-from fedbench.tables.numbers import NONE, percent
+from fedbench.tables.numbers import NA, percent
 from fedbench.tables.table import Column, Line, Table
 from fedbench.tables.terminal import narrowed, plain_lines, translated
 
@@ -113,7 +113,7 @@ class ResultsPage:
 
 
 def by_system(entries: Sequence[Entry], fields: Fields, columns: Iterable[str]) -> Table:
-    """Make the table by system and attack, with those of the columns that say something."""
+    """Make the table by system and attack, without columns that say nothing."""
     from fedbench.results.aggregate import SYSTEM
 
     short = shortened(entries, fields)
@@ -137,7 +137,7 @@ def by_system(entries: Sequence[Entry], fields: Fields, columns: Iterable[str]) 
 
 
 def _says(name: str, text: str) -> bool:
-    return text not in (NONE, "") and (text != "0" or name not in COUNTS)
+    return text not in (NA, "") and (text != "0" or name not in COUNTS)
 
 
 def flat(entries: Sequence[Entry], fields: Fields, columns: Sequence[str]) -> Table:
@@ -163,11 +163,11 @@ def text(entry: Entry, name: str, kind: Kind) -> str:
     """Format a field for people: shares in percent."""
     value = entry[name]
     if name == "epsilon" and value is None:
-        return NONE if entry["unit"] is None else "unknown"
+        return NA if entry["unit"] is None else "unknown"
     if name == "impact" and entry["attack"] == "none":
         return ""
     if value is None:
-        return NONE
+        return NA
     if kind in ("share", "points") or name in PERCENT:
         return percent(value)
     if name in BY_NAME and BY_NAME[name].unit:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-NONE = "n/a"
+NA = "n/a"
 
 
 def percent(share: float) -> str:
@@ -58,4 +58,4 @@ def counted(n: int, thing: str) -> str:
 
 def or_none(x: float | None, text: Callable[[float], str]) -> str:
     """Format a number with ``text``, or return ``n/a`` if it was not measured."""
-    return NONE if x is None else text(x)
+    return NA if x is None else text(x)

@@ -12,9 +12,9 @@ from fedbench.results.aggregate import grouped
 from fedbench.tables import columns
 from fedbench.tables.export import bullets
 from fedbench.tables.export import markdown as in_markdown
-from fedbench.tables.numbers import NONE, or_none, percent
+from fedbench.tables.numbers import NA, or_none, percent
 from fedbench.tables.table import Line, Table
-from fedbench.tables.terminal import FIRST, aligned, grid, legible, listed
+from fedbench.tables.terminal import FIRST_COLUMN, aligned, grid, legible, listed
 
 if TYPE_CHECKING:
     from fedbench.experiment.cells import Skipped
@@ -57,10 +57,10 @@ def worst_cases(rows: Sequence[Row]) -> Table:
     lines: list[tuple[float, Line]] = []
     for name, group in systems(rows).items():
         worst = next((row for row in group if row.worst), None)
-        clean = columns.accuracy(group[0]) if group[0].cell.clean else NONE
-        attacked = [columns.accuracy(worst)] if worst else [NONE]
+        clean = columns.accuracy(group[0]) if group[0].cell.clean else NA
+        attacked = [columns.accuracy(worst)] if worst else [NA]
         attacked += [or_none(lowest_by_seed(group), percent)] * seeded
-        attacked.append(_among(worst) if worst else NONE)
+        attacked.append(_among(worst) if worst else NA)
         price = [column.text(pooled(group)) for column in prices]
         lines.append((worst.accuracy if worst else -1.0, Line([name, clean, *attacked, *price])))
     title = columns.worst_case(rows)
@@ -115,7 +115,7 @@ def layout(rows: Sequence[Row], width: int) -> dict[str, list[ReportColumn]]:
     chosen = columns.saying(rows, columns.ALL)
     for group in ((), *columns.SPARE):
         chosen = [column for column in chosen if column not in group]
-        if FIRST + span(rows, chosen) <= width:
+        if FIRST_COLUMN + span(rows, chosen) <= width:
             return {TITLE: chosen}
     prices = [column for column in chosen if column in columns.PRICE]
     return {TITLE: [column for column in chosen if column not in prices], PRICES: prices}

@@ -13,11 +13,12 @@ from rich.text import Text
 
 from fedbench.tables.table import Table
 
-FIRST = 25  # characters that the first column gets before the last ones are left out
-OTHERS = 14  # the same for any other column that wraps
-LEAST = 8  # characters of a column that wraps, where all columns must stay
-UNBROKEN = 24  # characters of a word without hyphens that is never broken
-GAP = 2
+# Characters that a column gets before the last ones are left out: the first, others that wrap.
+FIRST_COLUMN = 25
+WRAPPED_COLUMN = 14
+MIN_WRAPPED = 8  # where all columns must stay
+MAX_UNBROKEN = 24  # characters of a word without hyphens that is never broken
+COLUMN_GAP = 2
 _ASCII = str.maketrans({"±": "+-", "ε": "eps", "◀": "<-", "…": "...", "◆": "*"})
 
 
@@ -92,10 +93,10 @@ def narrowed(table: Table, width: int) -> Table:
     """Leave out the last columns, if that makes the table as narrow as this."""
     widths = _widths(table)
     pairs = zip(widths, table.columns, strict=True)
-    least = [min(w, OTHERS) if column.wraps else w for w, column in pairs]
-    least[0] = min(widths[0], FIRST, width // 2)
+    least = [min(w, WRAPPED_COLUMN) if column.wraps else w for w, column in pairs]
+    least[0] = min(widths[0], FIRST_COLUMN, width // 2)
     keep = len(least)
-    while keep > 1 and sum(least[:keep]) + GAP * (keep - 1) > width:
+    while keep > 1 and sum(least[:keep]) + COLUMN_GAP * (keep - 1) > width:
         keep -= 1
     lines = [replace(line, texts=line.texts[:keep]) for line in table.lines]
     return Table(table.columns[:keep], lines, table.title)
@@ -110,8 +111,8 @@ def plain_lines(table: Table, width: int, dash: str = "─") -> Iterator[tuple[s
     wraps = [column.wraps for column in table.columns]
     headings = [column.heading.split("\n") for column in table.columns]
     widths = _widths(table)
-    gaps = GAP * (len(widths) - 1)
-    least = [max([LEAST, *map(_least, texts)]) for texts in _texts(table)]
+    gaps = COLUMN_GAP * (len(widths) - 1)
+    least = [max([MIN_WRAPPED, *map(_least, texts)]) for texts in _texts(table)]
     while sum(widths) + gaps > width:
         shrinks = zip(widths, least, wraps, strict=True)
         names = [w if wrap and w > low else 0 for w, low, wrap in shrinks]
@@ -155,7 +156,7 @@ def _least(text: str) -> int:
     """
     indent = len(text) - len(text.lstrip())
     first, *others = map(len, re.findall(r"[^\s,-]+[,-]*", text) or [""])
-    return indent + min(max([first, *(2 + n for n in others)]), UNBROKEN)
+    return indent + min(max([first, *(2 + n for n in others)]), MAX_UNBROKEN)
 
 
 def _rows(
@@ -165,7 +166,7 @@ def _rows(
     for row in zip_longest(*parts, fillvalue=""):
         cells = zip(row, widths, wraps, strict=True)
         padded = (text.ljust(w) if wrap else text.rjust(w) for text, w, wrap in cells)
-        yield (" " * GAP).join(padded).rstrip()
+        yield (" " * COLUMN_GAP).join(padded).rstrip()
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -410,7 +410,7 @@ def example_clients(protocol: Protocol[Any], shared: Shared, n: int = 4) -> list
 
 
 def in_float64(protocol: P) -> P:
-    """Return the same protocol in double precision: its frozen network and what clients receive.
+    """Return the protocol in double precision: its frozen network and what clients receive.
 
     Two ways of computing are compared so, with clients that are `doubled`: in float32 processors
     round a gradient differently, and a coin or a rank that it decides falls otherwise.
@@ -435,7 +435,7 @@ def _double(kind: Any) -> Any:
 
 
 def doubled(clients: Sequence[Client]) -> list[Client]:
-    """Return the same clients with models, images and memories in double precision."""
+    """Return the clients with models, images and memories in double precision."""
     return [
         replace(c, tree=_wide(c.tree), memory=_wide(c.memory), x=_wide({"x": c.x})["x"])
         for c in clients

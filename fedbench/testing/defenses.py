@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedbench.api import Defense, Prefilter, ServerView, Traits, hooks
 from fedbench.api.prefilter import links_of, transform
+from fedbench.core.blame import Hook, ask
 from fedbench.core.rng import Key
 from fedbench.experiment.compatibility import examine
 from fedbench.payload import (
@@ -24,9 +25,9 @@ from fedbench.testing.classes import must_be, must_be_alphabets
 from fedbench.testing.contracts import example_payloads
 from fedbench.testing.contracts import view_of as view_of
 
-FAR = 1e10  # where outliers are, of rows whose norm is about 10
-PATIENCE = 16  # rounds after which a rule with a history must have noticed outliers
-BOUNDED = 1e5  # below this an answer has not followed them
+OUTLIER_DISTANCE = 1e10  # where outliers are, of rows whose norm is about 10
+HISTORY_ROUNDS = 16  # rounds after which a rule with a history must have noticed outliers
+MAX_NORM = 1e5  # below this an answer has not followed them
 
 
 def check_defense(defense: Defense[Any], n: int = 9) -> None:
@@ -65,19 +66,19 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
             raise AssertionError(
                 f"check_defense must be given an f, got {name}.f = None; write {name}(f=2)"
             )
-    needed = hooks.ask(defense, "rows_needed", int)
-    hooks.Hook(defense, "rows_needed").must(needed >= 1, "a number of rows >= 1", needed)
+    needed = ask(defense, "rows_needed", int)
+    Hook(defense, "rows_needed").must(needed >= 1, "a number of rows >= 1", needed)
     n = max(n, needed)
-    most = hooks.ask(defense, "most_rows", (int, type(None)))
+    most = ask(defense, "most_rows", (int, type(None)))
     assert most is None or n <= most, f"cannot be tried with {n} rows"
-    hooks.ask(defense, "traits", Traits)
+    ask(defense, "traits", Traits)
     examine(defense, n)
     survives = defense.tolerates(n)
     requirement = f"fewer than all of {n} rows, at most {n - 1}"
-    hooks.Hook(defense, "tolerates").must(survives < n, requirement, survives)
+    Hook(defense, "tolerates").must(survives < n, requirement, survives)
     payloads = example_payloads(n)
     words = (str, type(None))
-    tried = [p for p in payloads if hooks.ask(defense, "refuses", words, type(p)) is None]
+    tried = [p for p in payloads if ask(defense, "refuses", words, type(p)) is None]
     assert tried, "refuses every alphabet"
     for payload in tried:
         _check_on(defense, payload)
@@ -97,10 +98,10 @@ def check_prefilter(prefilter: Prefilter, rule: Defense[Any], n: int = 9) -> Non
     """Check a prefilter in front of ``rule``; alone it loses no row without saying so."""
     must_be("prefilter", prefilter, "check_prefilter")
     must_be("defense", rule, "check_prefilter")
-    chain = hooks.ask(prefilter, "before", Defense, rule)
-    hooks.ask(prefilter, "rows_needed", int, rule)
-    hooks.ask(prefilter, "rows", int, n)
-    hooks.ask(prefilter, "tolerates", int, n, rule)
+    chain = ask(prefilter, "before", Defense, rule)
+    ask(prefilter, "rows_needed", int, rule)
+    ask(prefilter, "rows", int, n)
+    ask(prefilter, "tolerates", int, n, rule)
     check_defense(chain, n)
     for payload in example_payloads(max(n, chain.rows_needed())):
         if chain.refuses(type(payload)) is not None:
@@ -139,12 +140,12 @@ def outliers(x: Tensor, count: int) -> Iterator[tuple[str, Tensor]]:
     signs = torch.ones(count)
     signs[1::2] = -1
     scattered = torch.zeros(count, k)
-    scattered[torch.arange(count), torch.arange(count) % k] = FAR
+    scattered[torch.arange(count), torch.arange(count) % k] = OUTLIER_DISTANCE
     kinds = {
-        "in one place": torch.full((count, k), FAR),
+        "in one place": torch.full((count, k), OUTLIER_DISTANCE),
         "in one coordinate": scattered[:1].expand(count, k),
         "scattered": scattered,
-        "on both sides": FAR * signs[:, None].expand(count, k),
+        "on both sides": OUTLIER_DISTANCE * signs[:, None].expand(count, k),
         "at many scales": scattered * (10.0 ** -torch.arange(count))[:, None].clamp_min(1e-4),
         "not a number": torch.full((count, k), torch.nan),
         "infinite": torch.full((count, k), torch.inf) * signs[:, None],
@@ -164,11 +165,11 @@ def _check_on(defense: Defense[Any], payload: Payload) -> None:
 
 
 def _check_two_rounds(defense: Defense[Any], payload: Payload, view: ServerView) -> None:
-    """Require finite answers of a function of what it is shown, which writes into none of it."""
+    """Require finite, repeatable answers that leave the inputs unchanged, in two rounds."""
     name = type(payload).__name__
     traits = defense.traits()
     before = payload.values().clone()
-    state = hooks.ask(defense, "init", object, payload.spec)
+    state = ask(defense, "init", object, payload.spec)
     untouched = copy.deepcopy(state)
     out, later = hooks.aggregate(defense, payload, state, view)
     assert bool(torch.isfinite(out).all()), f"{name}: the answer is not finite"
@@ -308,12 +309,12 @@ def _check_breakdown(defense: Defense[Any], x: Tensor) -> None:
     for name, rows in outliers(x, count):
         out = answer(defense, FloatVectors(rows), _attacked(rows, count))
         assert bool(torch.isfinite(out).all()), f"{count} of {n} rows {name}: not finite"
-        assert float(out.abs().max()) < BOUNDED, f"{count} of {n} rows {name} moved it away"
+        assert float(out.abs().max()) < MAX_NORM, f"{count} of {n} rows {name} moved it away"
     if defense.traits().sharp:
         moved = []
         for _, rows in list(outliers(x, count + 1))[:4]:
             out = answer(defense, FloatVectors(rows), _attacked(rows, count + 1))
-            moved.append(not float(out.abs().max()) < BOUNDED)
+            moved.append(not float(out.abs().max()) < MAX_NORM)
         assert any(moved), (
             f"{count + 1} of {n} rows far away do not move it: not sharp; {_claim('sharp', False)}"
         )
@@ -332,7 +333,7 @@ def _check_canary(defense: Defense[Any], payloads: Sequence[Payload]) -> None:
     for payload in payloads:
         kinds = list(_turned(payload))
         state = defense.init(payload.spec)
-        for step in range(PATIENCE if history else len(kinds)):
+        for step in range(HISTORY_ROUNDS if history else len(kinds)):
             rows = kinds[step % len(kinds)]
             mean = rows.values().double().mean(dim=0)
             truth = torch.arange(len(rows)) < 2

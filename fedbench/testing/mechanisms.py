@@ -11,7 +11,7 @@ from torch import Tensor
 from fedbench.api import Mechanism, ServerView, Shared, hooks
 from fedbench.api.protocol import DpEvent, Protocol
 from fedbench.core import registry
-from fedbench.core.blame import title
+from fedbench.core.blame import Hook, ask, title
 from fedbench.core.rng import Key
 from fedbench.executors.training import Loop, Schedule
 from fedbench.payload import Payload, same
@@ -31,23 +31,23 @@ def check_mechanism(mechanism: Mechanism, protocol: Protocol[Any]) -> None:
     must_be("protocol", protocol, "check_mechanism")
     must_be_worded(mechanism)
     shared = Shared(NETWORK, 3, torch.device("cpu"))
-    event = hooks.ask(mechanism, "event", (DpEvent, type(None)), EXAMPLE_RELEASE)
+    event = ask(mechanism, "event", (DpEvent, type(None)), EXAMPLE_RELEASE)
     again = mechanism.event(EXAMPLE_RELEASE)
     by_value = type(event).__hash__ is not None and hash(event) == hash(again) and event == again
     advice = "write @dataclass(frozen=True) above its class, and tuples for lists"
     assert by_value, f"{title(mechanism)}: event must be hashed and compared by value; {advice}"
     average = registry.load("defense", protocol.default_defense)
-    why = hooks.ask(mechanism, "misfit", (str, type(None)), protocol, average, shared)
+    why = ask(mechanism, "misfit", (str, type(None)), protocol, average, shared)
     assert why is None, (
         f"check_mechanism must be given a protocol that fits: {title(mechanism)} {why}"
     )
-    hooks.ask(mechanism, "message_bits", int)
-    hooks.ask(mechanism, "init", object)
+    ask(mechanism, "message_bits", int)
+    ask(mechanism, "init", object)
     _check_wrap_grad(mechanism)
     clients = example_clients(protocol, shared)
     schedule = Schedule(epochs=1, batch_size=4, coins=mechanism.batches == "poisson")
     wrapped = [replace(client, wrap_grad=mechanism.wrap_grad) for client in clients]
-    with hooks.Hook(protocol, "local_update"):
+    with Hook(protocol, "local_update"):
         updates, memory = Loop(protocol, shared, schedule).train(wrapped)
     assert bool(torch.isfinite(updates).all())
 
@@ -73,7 +73,7 @@ def check_mechanism(mechanism: Mechanism, protocol: Protocol[Any]) -> None:
 def _check_wrap_grad(mechanism: Mechanism) -> None:
     """Require of the wrapped gradient the shapes of the tree, where it only needs a batch."""
     tree = NETWORK.init(Key(3))
-    hook = hooks.Hook(mechanism, "wrap_grad")
+    hook = Hook(mechanism, "wrap_grad")
     grad = hooks.wrapped(mechanism.wrap_grad, plain_gradient(4))
     with hook:
         out = grad(tree, Key(5).normal(4, *NETWORK.image), torch.arange(4) % 3, Key(6))

@@ -23,7 +23,7 @@ from fedbench.protocols.fedavg import FedAvg
 from fedbench.testing.contracts import doubled
 
 BATCH = 5
-FAR = 1e-6  # relative difference of two ways of computing in float64
+TOLERANCE = 1e-6  # relative difference of two ways of computing in float64
 
 
 def check_model(
@@ -64,7 +64,7 @@ def _check_use(network: Network, params: dict[str, Tensor], x: Tensor) -> None:
         assert bool(torch.isfinite(logits).all()), "logits of finite samples must be finite"
         assert torch.equal(network.logits(params, x), logits), "logits in use must not be random"
         alone = torch.cat([network.logits(params, x[i : i + 1]) for i in range(BATCH)])
-        far = float((alone - logits).abs().max()) > FAR * float(logits.abs().max())
+        far = float((alone - logits).abs().max()) > TOLERANCE * float(logits.abs().max())
         assert not far, "a sample's logits in use must not depend on the samples beside it"
 
 
@@ -88,7 +88,7 @@ def _check_training(network: Network, params: dict[str, Tensor], x: Tensor) -> N
         more = torch.cat([x, 3 * x[:2]])
         labels = torch.cat([y, torch.full((2,), -1)])
         other = cross_entropy(network.logits(params, more, padded), labels)
-    far = abs(float(other) - value) > FAR * max(1.0, abs(value))
+    far = abs(float(other) - value) > TOLERANCE * max(1.0, abs(value))
     assert not far, "padding (False in Step.real) must not change the loss of a batch"
 
 
@@ -100,7 +100,7 @@ def _check_lock_step(network: Network, x: Tensor) -> None:
     y = torch.arange(BATCH) % network.classes
     clients = doubled([Client(tree, x, y, Key(8).fold(i), {}) for i in range(2)])
     ways = [way(protocol, shared, Schedule(1, 3)).train(clients)[0] for way in (Loop, Stacked)]
-    far = float((ways[0] - ways[1]).norm()) > FAR * float(ways[0].norm())
+    far = float((ways[0] - ways[1]).norm()) > TOLERANCE * float(ways[0].norm())
     assert not far, "clients in lock step must learn what they learn one after the other"
 
 

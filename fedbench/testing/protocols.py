@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedbench.api import Batches, Memory, Shared, hooks
 from fedbench.api.protocol import DpEvent, Protocol
-from fedbench.core.blame import title
+from fedbench.core.blame import Hook, ask, title
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
@@ -48,9 +48,9 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     precise = in_float64(protocol)
     ways = []
     for engine in (Loop, Padded):
-        with hooks.Hook(protocol, "local_update"):
+        with Hook(protocol, "local_update"):
             rows, memory = engine(precise, shared, schedule).train(doubled(clients))
-        message, _ = hooks.Hook(protocol, "message").pair(shared, rows, keys, memory)
+        message, _ = Hook(protocol, "message").pair(shared, rows, keys, memory)
         ways.append((rows, memory, message.values().double()))
     assert_rounded_alike(ways[1], ways[0], "loop and stacked")
 
@@ -76,7 +76,7 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     assert isinstance(absent, protocol.sends)
     aggregate = payload.values().double().mean(dim=0)
     sizes = (aggregate, len(clients), Key(10))
-    step = hooks.Hook(protocol, "server_step")
+    step = Hook(protocol, "server_step")
     after = step(shared, state, *sizes)
     step.must(after is not None, "the next state", after)
     _check_steps(protocol, shared, state, after, *sizes)
@@ -84,29 +84,29 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     model = hooks.model(protocol, NETWORK.shapes, shared, state, Key(11))
     for tree in [model] if isinstance(model, dict) else model:
         assert bool(torch.isfinite(NETWORK.logits(tree, clients[0].x)).all())
-    assert hooks.ask(protocol, "model_bits", int, shared, state) > 0
+    assert ask(protocol, "model_bits", int, shared, state) > 0
 
 
 def _check_start(protocol: Protocol[Any], shared: Shared) -> None:
     """Require the forms of what both ends have before a client trains."""
-    start = hooks.Hook(protocol, "init")
+    start = Hook(protocol, "init")
     state = start(shared)
     start.must(state is not None, "the server's state", state)
-    hooks.ask(protocol, "trained", Layout, shared)
+    ask(protocol, "trained", Layout, shared)
     for name in ("memory", "frozen"):
-        hook = hooks.Hook(protocol, name)
+        hook = Hook(protocol, name)
         answer = hook(shared)
         hook.must(hooks.is_tree(answer), "a dict of tensors", answer, "write: return {}")
     sent = hooks.broadcast(protocol, shared, state, range(4), Key(7))
     _must_be_legal(protocol, "broadcast", sent)
-    hook = hooks.Hook(protocol, "receive")
+    hook = Hook(protocol, "receive")
     tree = hook(shared, sent.take([0]))
     hook.must(hooks.is_tree(tree), "a dict of tensors, which a client trains", tree)
     wide = protocol.trained(shared).d
-    idle = hooks.ask(protocol, "idle", Tensor, shared, sent)
+    idle = ask(protocol, "idle", Tensor, shared, sent)
     good = idle.shape == (len(sent), wide)
-    hooks.Hook(protocol, "idle").must(good, f"updates ({len(sent)}, {wide})", idle)
-    hooks.ask(protocol, "event", (DpEvent, type(None)), EXAMPLE_RELEASE)
+    Hook(protocol, "idle").must(good, f"updates ({len(sent)}, {wide})", idle)
+    ask(protocol, "event", (DpEvent, type(None)), EXAMPLE_RELEASE)
 
 
 def _check_local_update(protocol: Protocol[Any], shared: Shared, client: Client) -> None:
@@ -121,7 +121,7 @@ def _check_local_update(protocol: Protocol[Any], shared: Shared, client: Client)
     def still(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
         return {name: torch.zeros_like(leaf) for name, leaf in tree.items()}
 
-    hook = hooks.Hook(protocol, "local_update")
+    hook = Hook(protocol, "local_update")
     before = _copied([client.tree, client.memory])
     tree, memory = hook.pair(
         dict(client.tree),
@@ -206,4 +206,4 @@ def _must_be_legal(protocol: Protocol[Any], name: str, sent: Payload) -> None:
     try:
         sent.check()
     except IllegalPayloadError as error:
-        raise hooks.Hook(protocol, name).wrong(f"must return legal messages: {error}") from error
+        raise Hook(protocol, name).wrong(f"must return legal messages: {error}") from error

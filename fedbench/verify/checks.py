@@ -21,9 +21,9 @@ from fedbench.verify.subjects import Subject
 from fedbench.verify.time_limit import time_limit
 
 N = 11  # rows
-FAR = 1e6
+OUTLIER_DISTANCE = 1e6
 TRIALS = 10
-SECONDS = 10  # that a property may take; most take less than one
+MAX_SECONDS = 10  # that a property may take; most take less than one
 RATIO = 1e-3  # of an update's norm to that of the weights it is added to
 
 
@@ -42,7 +42,7 @@ class Finding:
 Rule = Callable[[Tensor], Tensor]
 
 
-def asked(text: str, seed: int = 2) -> Rule:
+def as_function(text: str, seed: int = 2) -> Rule:
     """Return a rule as a function from ``(n, k)`` float32 to ``(k,)``; it draws by ``seed``."""
     rule = registry.load("defense", text)
 
@@ -55,10 +55,10 @@ def asked(text: str, seed: int = 2) -> Rule:
 
 def verify(subject: Subject) -> list[Finding]:
     """Try every property on a rule; one that raises has that as its counterexample."""
-    rule = asked(subject.text)
-    ours = asked(subject.ours)
+    rule = as_function(subject.text)
+    ours = as_function(subject.ours)
     checks: list[tuple[str, Callable[[], str | None]]] = [
-        ("repeats", lambda: repeats(rule, asked(subject.text, seed=3))),
+        ("repeats", lambda: repeats(rule, as_function(subject.text, seed=3))),
         ("order", lambda: order(rule)),
         ("far rows", lambda: breakdown(rule, subject.tolerates)),
     ]
@@ -69,12 +69,12 @@ def verify(subject: Subject) -> list[Finding]:
     findings = []
     for name, check in checks:
         try:
-            with time_limit(SECONDS):
+            with time_limit(MAX_SECONDS):
                 why = check()
         except Exception as error:  # foreign code: whatever it raises is a finding
             late = isinstance(error.__cause__ or error, TimeoutError)
             raised = f"raises {type(error).__name__}: {error}"[:200]
-            why = f"does not end in {SECONDS} seconds" if late else raised
+            why = f"does not end in {MAX_SECONDS} seconds" if late else raised
         findings.append(Finding(name, why is None, why or ""))
     return findings
 
@@ -120,10 +120,11 @@ def breakdown(rule: Rule, count: int) -> str | None:
     for trial in range(TRIALS):
         for name, signs in (("one side", [1.0] * count), ("both sides", [1.0, -1.0] * count)):
             x = rows(trial)
-            x[:count] = FAR * torch.tensor(signs[:count])[:, None]
+            x[:count] = OUTLIER_DISTANCE * torch.tensor(signs[:count])[:, None]
             far = float(rule(x).abs().max())
             if not far < 100:
-                return f"{count} of {N} rows at {FAR:g} on {name} (rows({trial})) give {far:.3g}"
+                place = f"{OUTLIER_DISTANCE:g} on {name} (rows({trial}))"
+                return f"{count} of {N} rows at {place} give {far:.3g}"
     return None
 
 

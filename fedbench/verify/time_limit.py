@@ -9,7 +9,7 @@ from types import FrameType
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise `TimeoutError` in the block after so many seconds.
+    """Raise `TimeoutError` in the block after ``seconds``.
 
     It needs the main thread and a system with alarms; elsewhere there is no limit.
     """

@@ -9,10 +9,10 @@ from fedbench.leaderboard.board import Race
 from fedbench.leaderboard.entry import Entry, Interval, Score
 from fedbench.leaderboard.rank import (
     VIEWS,
-    Promise,
+    EpsilonMeaning,
     Ranking,
     Standing,
-    apart,
+    comparable_groups,
     promise,
     ranking,
     season,
@@ -84,7 +84,7 @@ class RaceSection:
 
     division: str
     track: str
-    promise: Promise | None  # of every epsilon here; None: systems without a finite one
+    promise: EpsilonMeaning | None  # of every epsilon here; None: systems without a finite one
     season: str  # whose seeds they share; empty before the ranking stage
     facts: str  # sentence about what all entries have in common
     views: list[RankedView]
@@ -137,5 +137,5 @@ def sections(race: Race, entries: Sequence[Entry], newest: Rules) -> list[RaceSe
             facts,
             [RankedView(ranking(group, view, limits=limits)) for view in VIEWS],
         )
-        for group in apart(entries)
+        for group in comparable_groups(entries)
     ]

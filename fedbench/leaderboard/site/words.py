@@ -16,7 +16,7 @@ from fedbench.leaderboard.entry_rules import outdated
 from fedbench.leaderboard.rank import Ranking
 from fedbench.leaderboard.rules import Rules
 from fedbench.results.gather import Played, shortened
-from fedbench.tables.numbers import NONE, bits, counted, nats, percent
+from fedbench.tables.numbers import NA, bits, counted, nats, percent
 
 # Control characters and marks that turn letters around, with which a name could pass for another.
 _DECEITFUL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
@@ -105,7 +105,7 @@ def epsilon(entry: Entry) -> str:
     """Format the epsilon: ``n/a`` without a mechanism, ``unknown`` if it is not finite."""
     if entry.score.epsilon is not None:
         return nats(entry.score.epsilon)
-    return NONE if entry.price is None else "unknown"
+    return NA if entry.price is None else "unknown"
 
 
 def rule(entry: Entry) -> str:

@@ -6,12 +6,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fedbench.adversary.threat_model import needs
 from fedbench.api import DpEvent, Release, Sees, hooks
 from fedbench.experiment.record import Privacy
 from fedbench.experiment.setup import Setup
 from fedbench.privacy.accountants import Ledger, Participation
 
 SKIPPED = "malicious clients add no noise: their own data has no guarantee, that of others has"
+COPIED = (
+    "only where malicious clients cannot read what others send the server, as this attack does for "
+    "the least accuracy: with it the models hold more of others' messages than one clip"
+)
 
 
 def event(setup: Setup, size: int) -> DpEvent | None:
@@ -73,8 +78,20 @@ def guarantee(setup: Setup, ledger: Ledger, slow: bool = True) -> Privacy | None
         winner=cost.winner,
         bounds={name: _finite(x) for name, x in cost.bounds.items()},
         paper=_finite(cost.paper),
-        note=SKIPPED if setup.noncompliant_clients else "",
+        note=provisos(setup),
     )
+
+
+def provisos(setup: Setup) -> str:
+    """Return what the malicious clients' part in a run takes away from its guarantee.
+
+    Central noise is for what one client adds to a sum. An attack that reads all messages before
+    the noise may add them once more, for each of its clients and at any length.
+    """
+    if not setup.noncompliant_clients:
+        return ""
+    reads = needs(setup.plugins.attack).tier == "all"
+    return f"{SKIPPED}; {COPIED}" if setup.plugins.mechanism.central and reads else SKIPPED
 
 
 def _finite(x: float | None) -> float | None:

@@ -7,22 +7,30 @@ from typing import Any
 
 import pytest
 import torch
+from scipy.special import ndtr
 from torch import Tensor, nn
 
 import fedbench
+from fedbench.api import Grad, Gradient
 from fedbench.audits.canaries import Planted, model
 from fedbench.audits.watched import watched
+from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key, Secret
 from fedbench.data.datasets import Data
 from fedbench.data.own import from_arrays
-from fedbench.experiment.guarantee import COPIED, guarantee, spend
+from fedbench.experiment.guarantee import COPIED, event, guarantee, spend
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
-from fedbench.payload import Payload
+from fedbench.payload import Payload, bits_of
 from fedbench.privacy.accountants import Ledger
+from fedbench.privacy.amplification import marginal
+from fedbench.privacy.events import FlippedBits, GaussianGradients
+from fedbench.privacy.mechanisms.dp_sgd import DPSGD
+from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian, MaskSampling
+from fedbench.privacy.mechanisms.randomized_response import FlipBits
 from fedbench.run import begin, play_round
 
 PIXELS = 500  # the network has twice as many weights
@@ -48,7 +56,12 @@ def samples(count: int = 100, **rest: Any) -> Data:
 
 def lined(protocol: str, mechanism: Any, clients: int = 4, **fields: Any) -> Setup:
     """Return a run of `Line` in which all clients take part in each round, by default honest."""
-    chosen = {"clients": clients, "per_round": clients, "rounds": 99, "eval_every": 99}
+    chosen: dict[str, Any] = {
+        "clients": clients,
+        "per_round": clients,
+        "rounds": 99,
+        "eval_every": 99,
+    }
     chosen |= {"malicious": 0.0, "attack": "none", "partition": "iid", "model": Line}
     chosen |= {"protocol": protocol, "mechanism": mechanism, "dataset": samples()}
     return prepare(Scenario(**(chosen | fields)), "cpu", "loop")
@@ -117,7 +130,7 @@ def test_models_of_neighbours_are_two_clips_apart_as_accounted(defense: str, att
 
 
 def test_an_epsilon_says_that_it_is_not_for_models_of_an_attack_that_reads_messages() -> None:
-    fields = {"clients": 10, "malicious": 0.3}
+    fields: dict[str, Any] = {"clients": 10, "malicious": 0.3}
     reading = lined("fedavg", "dp-fedavg:clip=0.5,z=2", attack="mimic:warmup=1", **fields)
     assert apart(reading) > 2 * (2 * 0.5 / 10)  # three clients copy the longest message
     notes = {}
@@ -157,7 +170,7 @@ def trained_apart(normalised: dict[str, Any]) -> float:
             rounds=1,
             attack="none",
         )
-        _, deployed = fedbench.play(scenario, return_model=True)
+        _, deployed = fedbench.play(scenario, executor="loop", return_model=True)
         return torch.cat([w.flatten() for w in deployed.state_dict().values()])
 
     return float(torch.linalg.vector_norm(deployed(1.0) - deployed(-1000.0)))
@@ -172,3 +185,103 @@ def test_an_epsilon_needs_samples_that_public_numbers_normalise() -> None:
         ConfigError, match=r"mean and std of the clients' samples, .*normalise=False"
     ):
         trained_apart({})
+
+
+CALLS: list[int] = []  # seeds from which the noise of a step was drawn
+
+
+class CountedDPSGD(DPSGD):
+    """DP-SGD that notes from which key each step draws its noise."""
+
+    def wrap_grad(self, grad: Gradient) -> Grad:
+        private = super().wrap_grad(grad)
+
+        def noted(tree: dict[str, Tensor], x: Tensor, y: Tensor, key: Key) -> dict[str, Tensor]:
+            assert isinstance(key.seed, int)
+            CALLS.append(key.seed)
+            return private(tree, x, y, key)
+
+        return noted
+
+
+def accepting(mechanism: Any) -> list[str]:
+    """Return the protocols with which a mechanism fits a network without batch norm."""
+    loaded = registry.load("mechanism", mechanism) if isinstance(mechanism, str) else mechanism
+    protocols = [(name, registry.load("protocol", name)) for name in registry.names("protocol")]
+    return [
+        name
+        for name, protocol in protocols
+        if loaded.misfit(protocol, registry.load("defense", protocol.default_defense)) is None
+        and name not in ("skellam", "pbm")  # which have noise of their own
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", accepting("dp-sgd"))
+def test_a_client_takes_as_many_noisy_steps_as_accounted_and_draws_no_noise_twice(
+    protocol: str,
+) -> None:
+    setup = lined(protocol, CountedDPSGD(), clients=2, batch_size=8, epochs=2)
+    CALLS.clear()
+    state = begin(setup)
+    for step in range(2):
+        play_round(setup, state, step)
+    events = [event(setup, len(setup.population.train[i])) for i in range(2)]
+    steps = [2 * taken.steps for taken in events if isinstance(taken, GaussianGradients)]
+    assert len(CALLS) == sum(steps) > 0
+    assert len(set(CALLS)) == len(CALLS)
+
+
+@pytest.mark.parametrize("protocol", accepting("randomized-response"))
+def test_as_many_bits_are_flipped_as_are_accounted(protocol: str) -> None:
+    setup = lined(protocol, "randomized-response:p=0.25")
+    ((sent, _), _, _) = played(setup, 0, lambda idle: idle, rounds=2)
+    flipped = event(setup, 10)
+    assert isinstance(flipped, FlippedBits)
+    assert flipped.d == sent.values().shape[1]
+
+
+@pytest.mark.parametrize("c", [1e-6, 1.218e-6, 1.55e-6, 2.43e-6, 0.01, 0.2])
+def test_no_bit_is_surer_than_accounted(c: float) -> None:
+    ends = torch.tensor([[0.0, 1.0]])
+    masks = MaskSampling(c=c).on_updates(ends, torch.full((1, 2), 0.5), [], None)[0]
+    noisy = MaskGaussian(c=c, sigma=0.1).on_updates(ends, ends, [Key(0)], None)[0]
+    affine = FlipBits(p=c, c=1e-6, form="affine").on_updates(ends, ends, [], None)[0]
+    for chances in (masks, noisy, affine):
+        assert float(chances.double().min()) >= c
+        assert float(1 - chances.double().max()) >= c
+
+
+def bits_seen(setup: Setup, update: Update) -> Tensor:
+    """Return the bits of client 0 in two rounds of eight runs, ``(8, 2, d)`` float64."""
+    runs = [played(setup, 0, update, seed, rounds=2) for seed in range(8)]
+    of_client = [
+        [bits_of(sent)[same.sample(step).index(0)] for step, sent in enumerate(seen)]
+        for seen, _, same in runs
+    ]
+    return torch.stack([torch.stack(rounds) for rounds in of_client]).double()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("protocol", "mechanism", "update", "chance"),
+    [
+        ("fedpm", "mask-gaussian:sigma=0.2,c=0.2", 1.0, float(marginal(0.8, 0.2, 0.2))),
+        ("fedpm", "mask-gaussian:sigma=0.5,c=0.01", 0.0, float(marginal(0.01, 0.5, 0.01))),
+        ("fedpm", "mask-sampling:c=0.1", 1.0, 0.9),
+        ("fedpm", "randomized-response:p=0.25,form=affine", 1.0, 0.75),
+        ("fedmask", "randomized-response:p=0.25", 1.0, 0.75),
+        ("stochastic-sign:beta=0.9", "randomized-response:p=0.25", -1.0, 0.25),
+        ("hidenseek", "randomized-response:p=0.1", -1.0, 0.1),
+        ("signsgd", "noisy-sign:clip=1,z=0.05", 9.0, float(ndtr(20 / math.sqrt(2 * PIXELS)))),
+    ],
+)
+def test_bits_of_a_round_are_as_sure_as_accounted_and_new_in_each_round(
+    protocol: str, mechanism: str, update: float, chance: float
+) -> None:
+    bits = bits_seen(lined(protocol, mechanism), lambda idle: torch.full_like(idle, update))
+    error = math.sqrt(chance * (1 - chance) / bits.numel())
+    assert float(bits.mean()) == pytest.approx(chance, abs=4 * error)
+    first, second = (bits[:, step].flatten() - chance for step in range(2))
+    together = float((first * second).mean()) / (chance * (1 - chance))
+    assert abs(together) < 4 / math.sqrt(len(first))

@@ -24,10 +24,10 @@ def event(setup: Setup, size: int) -> DpEvent | None:
     scenario = setup.scenario
     plugins = setup.plugins
     release = Release(
-        d=plugins.protocol.trained(setup.shared).d,
+        d=plugins.protocol.symbols_sent(setup.shared),
         size=size,
         batch_size=scenario.batch_size,
-        steps=setup.executor.schedule.steps(size),
+        steps=plugins.protocol.steps_taken(setup.executor.schedule.steps(size)),
         clients=scenario.clients,
         per_round=scenario.per_round,
     )

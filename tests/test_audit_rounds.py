@@ -27,10 +27,11 @@ from fedbench.experiment.state import RunState
 from fedbench.payload import Payload, bits_of
 from fedbench.privacy.accountants import Ledger
 from fedbench.privacy.amplification import marginal
-from fedbench.privacy.events import FlippedBits, GaussianGradients
+from fedbench.privacy.events import BinomialCounts, FlippedBits, GaussianGradients, SkellamShare
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian, MaskSampling
 from fedbench.privacy.mechanisms.randomized_response import FlipBits
+from fedbench.protocols.secure_sums import flattened
 from fedbench.run import begin, play_round
 
 PIXELS = 500  # the network has twice as many weights
@@ -285,3 +286,44 @@ def test_bits_of_a_round_are_as_sure_as_accounted_and_new_in_each_round(
     first, second = (bits[:, step].flatten() - chance for step in range(2))
     together = float((first * second).mean()) / (chance * (1 - chance))
     assert abs(together) < 4 / math.sqrt(len(first))
+
+
+def residues_seen(setup: Setup, update: Update, seeds: int) -> Tensor:
+    """Return the whole numbers of client 0 in two rounds of some runs, ``(seeds, 2, d)``."""
+    runs = [played(setup, 0, update, seed, rounds=2) for seed in range(seeds)]
+    rows = [
+        [sent.values()[same.sample(step).index(0)] / 2 for step, sent in enumerate(seen)]
+        for seen, _, same in runs
+    ]
+    return torch.stack([torch.stack(rounds) for rounds in rows]).double()
+
+
+def opposite(length: float) -> Update:
+    return lambda idle: idle + length / math.sqrt(len(idle))
+
+
+@pytest.mark.parametrize("protocol", ["skellam:z=1,clients=4", "skellam:z=0.3,clients=9,bits=16"])
+def test_shares_of_skellam_noise_and_distances_are_those_accounted(protocol: str) -> None:
+    setup = lined(protocol, "none", sees="sum")
+    share = event(setup, 10)
+    assert isinstance(share, SkellamShare)
+    noise = residues_seen(setup, lambda idle: idle, 4)
+    spread = math.sqrt(2 / noise.numel())
+    assert float(noise.square().mean()) == pytest.approx(share.variance, rel=5 * spread)
+    together = float((noise[:, 0] * noise[:, 1]).mean()) / share.variance
+    assert abs(together) < 5 * spread
+    near, far = (residues_seen(setup, opposite(sign * LONG), 1)[0, 0] for sign in (1, -1))
+    distance = float(torch.linalg.vector_norm(near - far))
+    assert 0.95 * 2 * share.norm < distance <= 2 * share.norm
+
+
+def test_coins_of_pbm_are_as_far_from_fair_as_accounted() -> None:
+    setup = lined("pbm:clients=4,m=6,theta=0.25", "none", sees="sum")
+    heads = event(setup, 10)
+    assert isinstance(heads, BinomialCounts)
+    near, far = (residues_seen(setup, opposite(sign * LONG), 24) for sign in (1, -1))
+    d = setup.shared.layout.d
+    along = flattened(torch.full((1, d), 1 / math.sqrt(d)), setup.shared.key)[0].double()
+    moved = float(((near - far) @ along).mean())
+    error = math.sqrt(2 * heads.coins / 4 / 48)
+    assert moved == pytest.approx(2 * heads.coins * heads.norm, abs=5 * error)

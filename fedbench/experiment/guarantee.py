@@ -17,6 +17,9 @@ COPIED = (
     "only where malicious clients cannot read what others send the server, as this attack does for "
     "the least accuracy: with it the models hold more of others' messages than one clip"
 )
+REPEATED = (
+    "for one copy of a sample: clients draw theirs with replacement, so one may hold several copies"
+)
 
 
 def event(setup: Setup, size: int) -> DpEvent | None:
@@ -83,15 +86,20 @@ def guarantee(setup: Setup, ledger: Ledger, slow: bool = True) -> Privacy | None
 
 
 def provisos(setup: Setup) -> str:
-    """Return what the malicious clients' part in a run takes away from its guarantee.
+    """Return what malicious clients and repeated samples take away from the guarantee of a run.
 
     Central noise is for what one client adds to a sum. An attack that reads all messages before
     the noise may add them once more, for each of its clients and at any length.
     """
-    if not setup.noncompliant_clients:
-        return ""
+    mechanism = setup.plugins.mechanism
+    hostile = setup.noncompliant_clients > 0
     reads = needs(setup.plugins.attack).tier == "all"
-    return f"{SKIPPED}; {COPIED}" if setup.plugins.mechanism.central and reads else SKIPPED
+    notes = {
+        SKIPPED: hostile,
+        COPIED: hostile and reads and mechanism.central,
+        REPEATED: mechanism.unit == "example" and setup.population.held_out is not None,
+    }
+    return "; ".join(note for note, holds in notes.items() if holds)
 
 
 def _finite(x: float | None) -> float | None:

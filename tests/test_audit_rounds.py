@@ -341,3 +341,17 @@ def test_coins_of_pbm_are_as_far_from_fair_as_accounted() -> None:
     moved = float(((near - far) @ along).mean())
     error = math.sqrt(2 * heads.coins / 4 / 48)
     assert moved == pytest.approx(2 * heads.coins * heads.norm, abs=5 * error)
+
+
+def test_an_adaptive_clip_and_the_models_together_are_as_far_apart_as_accounted() -> None:
+    setup = lined("fedavg", "dp-fedavg:clip=0.5,z=1,adaptive=true,bit_noise=2", clients=10)
+    mechanism = setup.plugins.mechanism
+    ends = []
+    for length in (0.999 * 0.5, -LONG):  # of which the first needs no clipping
+        _, state, same = played(setup, 0, opposite(length))
+        ends.append((model(same, state), math.log(state.mechanism.norm)))
+    (near, low), (far, high) = ends
+    weights = float(torch.linalg.vector_norm(near - far)) * 10 / (mechanism.update_z(10) * 0.5)
+    bits = abs(low - high) * 10 / (mechanism.eta * mechanism.bit_z(10))
+    assert bits == pytest.approx(1 / 2)
+    assert math.hypot(weights, bits) == pytest.approx(2 / mechanism.z, rel=1e-3)

@@ -43,6 +43,7 @@ from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
 from fedbench.payload import FloatVectors, SignBits
 from fedbench.protocols.fedavg import FedAvg
+from fedbench.protocols.signsgd import SignSGD
 from fedbench.run import play_round
 from fedbench.sweeps.engine import crash
 from fedbench.sweeps.grid import Grid
@@ -797,6 +798,14 @@ def test_contract_tests_of_protocols_and_mechanisms_blame_the_hook_that_was_wron
     for check, problem in (
         (partial(check_protocol, protocol(message=double)), "message must return legal messages"),
         (partial(check_protocol, protocol(init=nothing)), "init must return the server's state"),
+        (
+            partial(check_protocol, protocol(steps_taken=lambda batches: 9)),
+            "steps_taken must return 1 to 5 of 5 batches",
+        ),
+        (
+            partial(check_protocol, made("Odd", SignSGD, bound(symbols_sent=lambda shared: 1))),
+            "symbols_sent must return >= 102, the bits of a message",
+        ),
         (
             partial(check_protocol, protocol(server_step=nothing)),
             "server_step must return the",

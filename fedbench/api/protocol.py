@@ -125,7 +125,7 @@ class DpEvent:
 class Release:
     """One client's part in a round, as far as its privacy depends on it, all public."""
 
-    d: int  # symbols of a message, one for each parameter
+    d: int  # symbols of a message
     size: int  # training samples of the client
     batch_size: int  # samples of a local step
     steps: int  # local steps of the client in a round
@@ -234,6 +234,14 @@ class Protocol(ABC, Generic[State]):
     def memory(self, shared: Shared) -> Memory:
         """Return a client's memory before its first round; later rounds keep the same names."""
         return {}
+
+    def symbols_sent(self, shared: Shared) -> int:
+        """Return the number of symbols of a message, of which a mechanism protects each."""
+        return self.trained(shared).d
+
+    def steps_taken(self, batches: int) -> int:
+        """Return the steps that a client with so many batches in a round takes, at most these."""
+        return batches
 
     def idle(self, shared: Shared, broadcast: Payload) -> Tensor:
         """Return the updates ``(r, d)`` of untrained clients, for each row of the broadcast."""

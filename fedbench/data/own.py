@@ -52,7 +52,8 @@ def from_arrays(
         mean: Mean of each channel or column, of pixels in [0, 1] where they are uint8.
         std: Standard deviation of each; a column that is constant has 1.
         normalise: Subtract the mean and divide by the deviation; by default those of the samples,
-            or of the published training samples if there are any.
+            or of the published training samples if there are any. Then each client's training
+            depends on the data of all, so a run with an ε must be given both, or this as False.
         trained: Number of published training samples, which come first, for ``split="published"``.
         name: Name for tables and records.
 
@@ -66,6 +67,7 @@ def from_arrays(
     require("mean", mean, (mean is None) == (std is None), "given together with std")
     means: tuple[float, ...] = ()
     stds: tuple[float, ...] = ()
+    measured = False
     if samples.dtype == torch.int64:
         require("mean", mean, not given, "left out for token ids")
     elif mean is not None and std is not None:
@@ -73,6 +75,7 @@ def from_arrays(
         stds = tuple(map(float, std))
     elif normalise:
         means, stds = _moments(samples[:trained], scale)
+        measured = True
     elif samples.dtype == torch.uint8:
         means = (0.0,) * samples.shape[1]
         stds = (1.0,) * samples.shape[1]
@@ -86,6 +89,7 @@ def from_arrays(
         owner=None if clients is None else _owner(clients, len(samples)),
         trained=trained,
         title=name,
+        measured=measured,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fedbench.adversary.threat_model import needs
 from fedbench.api import DpEvent, Release, Sees
 from fedbench.core.blame import ask
 from fedbench.experiment.record import Privacy
@@ -15,6 +16,13 @@ from fedbench.privacy.accountants import Ledger, Participation
 NONCOMPLIANT_NOTE = (
     "malicious clients add no noise: their own data has no guarantee, that of others has"
 )
+COPIED_NOTE = (
+    "only where malicious clients cannot read what others send the server, as this attack does for "
+    "the least accuracy: with it the models hold more of others' messages than one clip"
+)
+REPEATED_NOTE = (
+    "for one copy of a sample: clients draw theirs with replacement, so one may hold several copies"
+)
 
 
 def event(setup: Setup, size: int) -> DpEvent | None:
@@ -22,10 +30,10 @@ def event(setup: Setup, size: int) -> DpEvent | None:
     scenario = setup.scenario
     plugins = setup.plugins
     release = Release(
-        d=plugins.protocol.trained(setup.shared).d,
+        d=plugins.protocol.symbols_sent(setup.shared),
         size=size,
         batch_size=scenario.batch_size,
-        steps=setup.executor.schedule.steps(size),
+        steps=plugins.protocol.steps_taken(setup.executor.schedule.steps(size)),
         clients=scenario.clients,
         per_round=scenario.per_round,
     )
@@ -76,8 +84,25 @@ def guarantee(setup: Setup, ledger: Ledger, slow: bool = True) -> Privacy | None
         winner=cost.winner,
         bounds={name: _finite(x) for name, x in cost.bounds.items()},
         paper=_finite(cost.paper),
-        note=NONCOMPLIANT_NOTE if setup.noncompliant_clients else "",
+        note=provisos(setup),
     )
+
+
+def provisos(setup: Setup) -> str:
+    """Return what malicious clients and repeated samples take away from the guarantee of a run.
+
+    Central noise is for what one client adds to a sum. An attack that reads all messages before
+    the noise may add them once more, for each of its clients and at any length.
+    """
+    mechanism = setup.plugins.mechanism
+    hostile = setup.noncompliant_clients > 0
+    reads = needs(setup.plugins.attack).tier == "all"
+    notes = {
+        NONCOMPLIANT_NOTE: hostile,
+        COPIED_NOTE: hostile and reads and mechanism.central,
+        REPEATED_NOTE: mechanism.unit == "example" and setup.population.held_out is not None,
+    }
+    return "; ".join(note for note, holds in notes.items() if holds)
 
 
 def _finite(x: float | None) -> float | None:

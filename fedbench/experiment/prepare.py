@@ -57,6 +57,7 @@ def prepare(
     engine = followed(engine, plugins.attack)
     data = (load_pool(scenario.dataset) if data is None else data).to(on)
     require_kind(resolution, data)
+    require_public_scale(resolution, data)
     secret = Secret.of(scenario.seed, cohorts.PURPOSE)
     shared = build_shared(resolution, data, secret, on)
     population = populate(resolution, data, secret)
@@ -151,6 +152,16 @@ def require_kind(resolution: Resolution, data: Data) -> None:
         raise Incompatible(
             f"defense {resolution.plugins.defense_name} tries the network on noise and must have "
             f"samples of numbers, {got}; use trimmed-mean"
+        )
+
+
+def require_public_scale(resolution: Resolution, data: Data) -> None:
+    """Raise `Incompatible` if noise is to protect data that are divided by what others have."""
+    plugins = resolution.plugins
+    if data.measured and plugins.noises(resolution.scenario):
+        raise Incompatible(
+            "a run with an ε must have samples that public numbers normalise, got mean and std of "
+            "the clients' samples, which no noise protects; give mean= and std=, or normalise=False"
         )
 
 

@@ -88,6 +88,21 @@ def protect_payload(
     return payload.put(rows, hooks.on_payload(mechanism, payload.take(rows), noise))
 
 
+def within(x: Tensor, c: float) -> Tensor:
+    """Return ``x`` clipped to what its type holds of ``[c, 1 - c]``, so that no bound is passed.
+
+    The float32 next to ``1 - 1e-6`` may be nearer to 1 by 3 % of 1e-6.
+
+    >>> 1 - within(torch.ones(1, dtype=torch.float32), 1.2e-6).double() >= 1.2e-6
+    tensor([True])
+    """
+    ends = torch.tensor([c, 1 - c], dtype=torch.float64)
+    low, high = ends.to(x.dtype)
+    low = torch.where(low.double() < ends[0], low.nextafter(torch.ones_like(low)), low)
+    high = torch.where(high.double() > ends[1], high.nextafter(torch.zeros_like(high)), high)
+    return x.clamp(float(low), float(high))
+
+
 ROUNDING = 1e-6  # relative error of norms in float32, at most
 
 

@@ -95,6 +95,10 @@ class HideNSeek(ScoreTraining):
     def frozen(self, shared: Shared) -> Tree:
         return masked_network(shared, super().frozen(shared), self._kept(shared).float())
 
+    def symbols_sent(self, shared: Shared) -> int:
+        """Return the number of kept weights and of running statistics."""
+        return int(self._kept(shared).sum()) + shared.statistics.d
+
     def _kept(self, shared: Shared) -> Tensor:
         return kept_weights(shared, self.keep, self.weight_init)
 

@@ -128,6 +128,9 @@ class ZerothOrder(Protocol[State], Generic[State]):
         """Factor of a scalar times its direction in a step."""
         return self.lr
 
+    def steps_taken(self, batches: int) -> int:
+        return min(batches, self.steps)
+
     def trained(self, shared: Shared) -> Layout:
         return Layout.of({SCALARS: (self.width,)})
 

@@ -263,12 +263,18 @@ def captions(rows: Sequence[Row], shown: Collection[ReportColumn] | None = None)
 
 
 def guarantees(rows: Sequence[Row]) -> list[str]:
-    """Say what the epsilon of each system covers, in its row that gave away most."""
+    """Say what the epsilon of each system covers, in its row that gave away most.
+
+    Of rows that gave away as much it is the one with the most provisos.
+    """
     systems = grouped((row for row in rows if row.privacy), lambda row: row.cell.system)
-    most = {
-        name: max(group, key=lambda row: math.inf if row["epsilon"] is None else row["epsilon"])
-        for name, group in systems.items()
-    }
+
+    def spent(row: Row) -> tuple[float, int]:
+        assert row.privacy is not None
+        epsilon = math.inf if row["epsilon"] is None else row["epsilon"]
+        return epsilon, len(row.privacy.note)
+
+    most = {name: max(group, key=spent) for name, group in systems.items()}
     return [f"{name}: {_claim(row)}" for name, row in most.items()]
 
 

@@ -14,7 +14,8 @@ from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
 from fedbench.executors.training import Client, Loop, Schedule
 from fedbench.executors.vmap import Padded
-from fedbench.payload import Payload
+from fedbench.payload import Payload, bits_of
+from fedbench.payload.packed_rows import PackedBits
 from fedbench.payload.packets import Packet
 from fedbench.privacy.clients import compress
 from fedbench.testing.classes import must_be, must_send_one_alphabet
@@ -58,6 +59,7 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     payload, _ = hooks.message(protocol, shared, updates, keys, memory)
     _must_be_legal(protocol, "message", payload)
     check_payload(payload)
+    _check_priced(protocol, shared, payload)
     _check_messages(protocol, shared, updates, keys, memory)
 
     if protocol.agreed is not None:
@@ -143,6 +145,16 @@ def _check_local_update(protocol: Protocol[Any], shared: Shared, client: Client)
     good = hooks.is_tree(memory) and names <= set(memory)
     requirement = "a memory of tensors, and the names that it began with among them"
     hook.must(good, requirement, memory, "write: return tree, memory")
+
+
+def _check_priced(protocol: Protocol[Any], shared: Shared, sent: Payload) -> None:
+    """Require as many bits in a message as are accounted, or fewer, and no more steps than data."""
+    symbols = hooks.ask(protocol, "symbols_sent", int, shared)
+    bits = bits_of(sent).shape[1] if isinstance(sent, PackedBits) else 0
+    requirement = f">= {bits}, the bits of a message, each of which costs privacy"
+    hooks.Hook(protocol, "symbols_sent").must(symbols >= bits, requirement, symbols)
+    steps = hooks.ask(protocol, "steps_taken", int, 5)
+    hooks.Hook(protocol, "steps_taken").must(1 <= steps <= 5, "1 to 5 of 5 batches", steps)
 
 
 def _check_messages(

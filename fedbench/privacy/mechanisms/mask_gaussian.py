@@ -13,7 +13,7 @@ from fedbench.core.rng import Key
 from fedbench.models.network import OTHER_NORMS
 from fedbench.payload import Payload
 from fedbench.privacy.amplification import inverse_marginal
-from fedbench.privacy.clients import clipped
+from fedbench.privacy.clients import clipped, within
 from fedbench.privacy.events import MaskSample
 
 
@@ -63,7 +63,7 @@ class SampledMasks(Mechanism):
     def box(self, updates: Tensor, reference: Tensor) -> Tensor:
         """Project the ``updates (n, d)`` to the ball and the cube, which increases no distance."""
         x = updates if self.clip is None else clipped(updates, reference, self.clip)[0]
-        return torch.where(torch.isfinite(x), x, reference).clamp(self.c, 1 - self.c)
+        return within(torch.where(torch.isfinite(x), x, reference), self.c)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class MaskGaussian(SampledMasks):
         if not self.sigma:
             return theta, state
         noise = torch.stack([key.gaussian(theta.shape[1], device=theta.device) for key in keys])
-        return (theta + self.sigma * noise.to(theta)).clamp(self.c, 1 - self.c), state
+        return within(theta + self.sigma * noise.to(theta), self.c), state
 
     def on_aggregate(
         self, aggregate: Tensor, received: Payload, view: ServerView, key: Key, state: Any

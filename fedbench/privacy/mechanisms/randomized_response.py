@@ -11,6 +11,7 @@ from fedbench.api import Defense, DpEvent, Mechanism, Protocol, Release, ServerV
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.payload import BinaryMasks, FoldedMessages, NoiseMasks, Payload, SignBits, bits_of
+from fedbench.privacy.clients import within
 from fedbench.privacy.events import FlippedBits
 
 
@@ -83,7 +84,7 @@ class FlipBits(Mechanism):
         if self.form == "flip":
             return updates, state
         theta = torch.where(torch.isfinite(updates), updates, reference).clamp(self.c, 1 - self.c)
-        return 0.5 + self.slope * (theta - 0.5), state
+        return within(0.5 + self.slope * (theta - 0.5), self.p), state
 
     def on_payload(self, payload: Payload, keys: Sequence[Key]) -> Payload:
         if self.form == "affine":

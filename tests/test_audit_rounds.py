@@ -19,7 +19,7 @@ from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key, Secret
 from fedbench.data.datasets import Data
 from fedbench.data.own import from_arrays
-from fedbench.experiment.guarantee import COPIED, REPEATED, event, guarantee, spend
+from fedbench.experiment.guarantee import COPIED_NOTE, REPEATED_NOTE, event, guarantee, spend
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
@@ -137,7 +137,7 @@ def test_an_epsilon_says_that_it_is_not_for_models_of_an_attack_that_reads_messa
     notes = {}
     for attack in ("none", "sign-flip", "mimic:warmup=1", "ipm", "auto"):
         setup = lined("fedavg", "dp-fedavg:clip=0.5,z=2", attack=attack, **fields)
-        notes[attack] = COPIED in note_of(setup)
+        notes[attack] = COPIED_NOTE in note_of(setup)
     assert notes == {
         "none": False,
         "sign-flip": False,
@@ -160,7 +160,7 @@ def test_an_epsilon_says_that_it_is_for_one_copy_of_a_sample_where_clients_hold_
     drawn = lined("fedavg", "dp-sgd", partition="virtual:samples=40")
     rows = [drawn.population.train[i].tolist() for i in range(4)]
     assert any(len(set(own)) < len(own) for own in rows)
-    assert note_of(drawn) == REPEATED
+    assert note_of(drawn) == REPEATED_NOTE
     assert note_of(lined("fedavg", "dp-sgd")) == ""
     assert note_of(lined("fedavg", "dp-fedavg", partition="virtual:samples=40")) == ""
 

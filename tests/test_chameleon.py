@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from crafting import round_of, sent
 
 import fedbench
 from fedbench.adversary.threat_model import OwnedRows
@@ -45,22 +46,26 @@ def test_the_contrast_is_that_of_three_vectors_worked_by_hand() -> None:
     assert loss([-1, -1, -1, -1], 1.0, 5) == 0.0
 
 
-def test_the_features_learn_first_and_then_the_last_layer_alone() -> None:
-    # Of five steps the share 0.4 are two; the gradients are 7 by contrast and 1 by cross-entropy.
+@pytest.mark.parametrize(("by_contrast", "played"), [(0.5, [0.5, 0.5, 0.5]), (7.0, [1, 1, 1])])
+def test_the_features_learn_first_and_then_the_last_layer_alone(
+    by_contrast: float, played: list[float]
+) -> None:
+    # Of five steps the share 0.4 are two; the gradients are ``by_contrast`` and 1 by cross-entropy,
+    # and a longer one by contrast is shortened to that. Statistics are no part of it.
     tree = {"fc1": torch.zeros(2), "fc2": torch.zeros(1), "fc2.bias": torch.zeros(1)}
     tree["norm1.mean"] = torch.zeros(1)
 
     def filled(value: float) -> Any:
         return lambda *_: {name: torch.full_like(x, value) for name, x in tree.items()}
 
-    gradient = Gradient(filled(1.0), filled(1.0), 4, lambda *_: FEATURES, filled(7.0))
+    gradient = Gradient(filled(1.0), filled(1.0), 4, lambda *_: FEATURES, filled(by_contrast))
     local = Local(tree, None, 0, 1, 0, Key(0), 3, steps=5, head=("fc2", "fc2.bias"))
     local = dataclasses.replace(local, statistics=("norm1.mean",))
     grad = Chameleon(share=0.4).wrap_grad(gradient, local)
     y = torch.tensor([0, 1, 0, 2])
     steps = [grad(tree, torch.zeros(4), y, Key(0)) for _ in range(5)]
     assert [[float(x[0]) for x in step.values()] for step in steps] == [
-        *[[7, 7, 7, 7]] * 2,
+        *[[*played, by_contrast]] * 2,
         *[[0, 1, 1, 1]] * 3,
     ]
     assert list(last_layer(tree, ("fc2",))) == list(tree)
@@ -110,6 +115,34 @@ def test_a_client_is_told_its_steps_and_its_last_layer() -> None:
     updates = [train(a, executor, clients, owned, None, 0)[0][0] for a in ATTACKS]
     assert [bool(update[:-15].any()) for update in updates] == [False, True]
     assert [bool(update[-15:].any()) for update in updates] == [True, True]
+
+
+def test_what_was_learned_is_scaled_down_to_clip_times_the_honest_norm() -> None:
+    # Honest updates of norm 1 and 5; what was trained has norm 4 and 6: 3 and 6 are sent.
+    honest = torch.tensor([[1.0, 0.0], [3.0, 4.0]])
+    trained = torch.tensor([[0.0, 4.0], [0.0, 6.0]])
+    here = round_of(torch.cat([honest, torch.ones(1, 2)]))
+    here = dataclasses.replace(here, trained=trained)
+    assert sent(Chameleon(), here)[1].tolist() == [[0.0, 3.0], [0.0, 6.0]]
+
+
+@pytest.mark.slow
+def test_chameleon_keeps_the_model_alive_at_a_high_rate() -> None:
+    # Rate 0.05, six rounds of attack after six without, seed 0.
+    scenario = Scenario(
+        protocol="fedavg:lr=0.05",
+        attack="chameleon",
+        model="micro",
+        partition="iid",
+        clients=10,
+        rounds=12,
+        epochs=1,
+        eval_every=12,
+        attack_from=6,
+    )
+    played = fedbench.play(scenario, device="cpu")
+    assert played.result.accuracy > 0.8
+    assert (played.result.success or 0.0) > 0.4
 
 
 @pytest.mark.slow

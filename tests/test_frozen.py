@@ -36,7 +36,7 @@ SMALL: dict[str, Any] = {
     **{"model": "micro", "clients": 8, "per_round": 4, "malicious": 0.25},
     **{"rounds": 2, "epochs": 1, "eval_every": 1},
 }
-TRIMMED = ("fedavg", "alie:side=minus", {"defense": "trimmed-mean", "local_models": True})
+TRIMMED = ("fedavg", "alie:side=minus,z=none", {"defense": "trimmed-mean", "local_models": True})
 PRIVATE = {"mechanism": "dp-sgd", "sampling": "poisson"}
 KRUM = {"defense": "multi-krum", "per_round": 7, "knowledge": "all+defense"}
 # Executor, protocol, attack and other fields: every alphabet of messages, every executor of a CPU.
@@ -58,7 +58,7 @@ SCENARIOS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "top-rankings": ("stacked", "sfsl", "rank-reversal", {"attack_from": 1}),
     "gated": ("loop", "fedsparse", "gate-closing", {}),
     "pruned": ("stacked", "fedsparsify", "label-flip", {}),
-    "mixture": ("stacked", "fedmog", "noise", {}),
+    "mixture": ("stacked", "fedmog", "noise:scale=1", {}),
     "residues": ("loop", "skellam", "none", {"sees": "sum"}),
 }
 QUICK = ("floats-loop", "signs", "masks", "rankings")  # the others: make test-slow

@@ -45,16 +45,18 @@ class ALIE(TwoSided):
     the push is minus the sign of the mean.
 
     Args:
-        z: Number of deviations; None: the formula of the paper, see `largest_z`.
+        z: Number of deviations, by default that of the authors' code and of most that is published;
+            None: the formula of the paper, see `largest_z`. It is about 0 in small rounds with few
+            colluders (0 for 2 of 10), where what is sent is the mean and helps the server.
 
     References:
         Baruch, Baruch and Goldberg, "A Little Is Enough: Circumventing Defenses For Distributed
         Learning", NeurIPS 2019, https://arxiv.org/abs/1902.06156, the one that stops convergence.
     """
 
-    choices: ClassVar[Choices] = {"z": (0.5, 1.0, 1.5, 2.5, 5.0)}
+    choices: ClassVar[Choices] = {"z": (None, 0.5, 1.0, 2.5, 5.0)}
 
-    z: float | None = None
+    z: float | None = 1.5
 
     def __post_init__(self) -> None:
         require("ALIE.z", self.z, self.z is None or math.isfinite(self.z), "None or finite")

@@ -286,7 +286,7 @@ class MaskALIE(MaskVotes):
 
     Args:
         z: Deviations; None: the paper's formula, see `alie.largest_z`, without its sign, or with
-            ``side=minus`` 0 where that is negative.
+            ``side=minus`` 0 where that is negative: 0 for 2 of 10.
         side: ``worse``: the side against what the adversary's own clients learned, see
             `alie.against`, in the first round in which the messages differ, kept from then on;
             ``minus``: below ``theta``.
@@ -296,9 +296,13 @@ class MaskALIE(MaskVotes):
         NeurIPS 2019, https://arxiv.org/abs/1902.06156) in the space of probabilities.
     """
 
-    choices: ClassVar[Choices] = {"z": (0.5, 1.0, 3.0), "how": ("threshold",), "density": ("free",)}
+    choices: ClassVar[Choices] = {
+        "z": (None, 0.5, 1.0, 3.0),
+        "how": ("threshold",),
+        "density": ("free",),
+    }
 
-    z: float | None = None
+    z: float | None = 1.5
     how: Literal["sample", "threshold"] = "sample"
     density: Literal["benign", "free"] = "benign"
     knows: Literal["colluders", "all"] = "all"

@@ -3,16 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedbench.api import Grad, Gradient, Local
+from fedbench.api import AttackView, Grad, Gradient, Local
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
+from fedbench.payload import Payload
 
+from .neurotoxin import projected
 from .pixel import Pixel
 
 
@@ -31,27 +34,35 @@ class Chameleon(Pixel):
     with an optimiser and epochs of its own. A protocol that takes more gradients than steps
     (`byz-dasha-page`) has each of them counted as a step.
 
+    At the protocol's rate the contrastive loss leads far away, to a model without use for anybody.
+    So its gradient is scaled down to the norm of the cross-entropy's, of the same samples, and what
+    was learned to ``clip`` times the client's honest L2 norm.
+
     Args:
         share: Share of the local steps that adapt the features.
         temperature: Divisor of the similarities.
         weight: Weight of the images labelled ``target``, as they are found.
+        clip: Largest norm of the update, relative to the honest one.
 
     References:
         Dai and Li, "Chameleon: Adapting to Peer Images for Planting Durable Backdoors in Federated
         Learning", ICML 2023, https://proceedings.mlr.press/v202/dai23a.html. The paper's text was
         not at hand: loss, temperature, ``weight`` and ``share`` (10 of 13 epochs) are those of the
-        authors' code for a pixel trigger, without its clip of the model's norm.
+        authors' code for a pixel trigger. In both stages that code projects to a fixed radius after
+        every step, and its rate of the contrastive ones falls.
     """
 
     share: float = 0.77
     temperature: float = 0.07
     weight: float = 6.0
+    clip: float = 3.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require("Chameleon.share", self.share, 0 <= self.share <= 1, "in [0, 1]")
         require("Chameleon.temperature", self.temperature, self.temperature > 0, "> 0")
         require("Chameleon.weight", self.weight, self.weight > 0, "> 0")
+        require("Chameleon.clip", self.clip, self.clip > 0, "> 0")
 
     def adapting(self, steps: int) -> int:
         """Return the number of local steps that adapt the features."""
@@ -68,11 +79,28 @@ class Chameleon(Pixel):
         def staged(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
             nonlocal taken
             taken += 1
+            gradient = grad(tree, x, y, key)
             if taken <= first:
-                return adapted(tree, x, y, key)
-            return last_layer(grad(tree, x, y, key), (*local.head, *local.statistics))
+                return no_longer(adapted(tree, x, y, key), gradient, local.statistics)
+            return last_layer(gradient, (*local.head, *local.statistics))
 
         return staged
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        return view.compress(projected(view, self.clip)), memory
+
+
+def no_longer(gradient: Tree, other: Tree, statistics: Sequence[str]) -> Tree:
+    """Return the gradient, scaled down to the norm of the ``other`` one if it is longer.
+
+    Running statistics have no part in it.
+    """
+    names = [name for name in gradient if name not in statistics]
+    longer, length = (
+        torch.cat([tree[name].reshape(-1) for name in names]).norm() for tree in (gradient, other)
+    )
+    factor = (length / longer.clamp_min(1e-30)).clamp_max(1.0)
+    return {name: g if name in statistics else factor * g for name, g in gradient.items()}
 
 
 def last_layer(gradient: Tree, layers: Sequence[str]) -> Tree:

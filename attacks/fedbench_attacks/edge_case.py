@@ -18,7 +18,9 @@ class EdgeCase(Attack):
     Odd are the ``ceil(tail N)`` of a set's ``N`` source images with the largest L2 distance, over
     all normalised pixels, to their own mean; of equal ones the first. A client relabels those of
     its local images (none: it is honest), and success is measured on those of the held-out ones.
-    Unlike the paper's they are of no other distribution, and it neither projects nor scales.
+    Unlike the paper's they are of no other distribution, and it neither projects nor scales. So
+    where honest clients have as odd images, with their true labels, they outvote it: on IID
+    ``digits`` success is 0 %, with 40 % malicious clients under a mean, too.
 
     Args:
         source: Class whose tail is relabelled.

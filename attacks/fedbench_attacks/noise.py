@@ -15,10 +15,11 @@ class NoiseAttack(Attack):
     """Every malicious client sends ``scale * |u| / sqrt(d) * N(0, I)``, or its own ``u`` plus that.
 
     ``u (d,)`` is what the client has honestly learned, by wire its message, and what is not finite
-    in it counts as 0. The paper has a fixed deviation, 200, which not every model feels alike.
+    in it counts as 0. The paper has a fixed deviation, 200, far more than any update has, but not
+    every model feels it alike.
 
     Args:
-        scale: Length of the noise, relative to ``u``.
+        scale: Length of the noise, relative to ``u``. At 1 it hardly disturbs even a mean.
         add: Send ``u`` plus the noise, and not the noise alone.
         via: ``codec``: compress the noise as the client would; ``wire``: the closest legal message.
 
@@ -27,9 +28,9 @@ class NoiseAttack(Attack):
         NeurIPS 2017, https://arxiv.org/abs/1703.02757, section on experiments ("Gaussian").
     """
 
-    choices: ClassVar[Choices] = {"scale": (3.0, 10.0, 100.0)}
+    choices: ClassVar[Choices] = {"scale": (1.0, 3.0, 10.0)}
 
-    scale: float = 1.0
+    scale: float = 100.0
     add: bool = False
     via: Literal["codec", "wire"] = "codec"
 

@@ -31,7 +31,7 @@ def alie(
     knows: Literal["colluders", "all"] = "all",
     via: Literal["codec", "wire"] = "codec",
     side: Literal["worse", "minus"] = "worse",
-    z: float | None = None,
+    z: float | None = 1.5,
     own: Rows | None = None,
     model: Vector | None = None,
     step: int = 0,
@@ -50,7 +50,10 @@ def alie(
             compressed.
         side: ``worse``: the side on which the attack does more, ``minus`` if neither does;
             ``minus``: below the mean, as published.
-        z: Number of deviations; None: the formula of the paper, see `largest_z`.
+        z: Number of deviations, by default that of the authors' code and of most that is
+            published; None: the formula of the paper, see `largest_z`. It is about 0 in
+            small rounds with few colluders (0 for 2 of 10), where what is sent is the mean
+            and helps the server.
         own: The ``m`` rows that its clients would have sent; by default the first honest
             ones stand in.
         model: Weights that the server sent, for attacks that read it.
@@ -234,6 +237,7 @@ def chameleon(
     share: float = 0.77,
     temperature: float = 0.07,
     weight: float = 6.0,
+    clip: float = 3.0,
     own: Rows | None = None,
     model: Vector | None = None,
     step: int = 0,
@@ -253,6 +257,7 @@ def chameleon(
         share: Share of the local steps that adapt the features.
         temperature: Divisor of the similarities.
         weight: Weight of the images labelled ``target``, as they are found.
+        clip: Largest norm of the update, relative to the honest one.
         own: The ``m`` rows that its clients would have sent; by default the first honest
             ones stand in.
         model: Weights that the server sent, for attacks that read it.
@@ -1428,7 +1433,7 @@ def mask_alie(
     honest: Rows,
     *,
     m: int,
-    z: float | None = None,
+    z: float | None = 1.5,
     how: Literal["sample", "threshold"] = "sample",
     density: Literal["benign", "free"] = "benign",
     knows: Literal["colluders", "all"] = "all",
@@ -1446,7 +1451,7 @@ def mask_alie(
         honest: Rows of the benign clients, in any of the forms.
         m: Number of malicious clients.
         z: Deviations; None: the paper's formula, see `alie.largest_z`, without its sign, or
-            with ``side=minus`` 0 where that is negative.
+            with ``side=minus`` 0 where that is negative: 0 for 2 of 10.
         how: ``sample``: each colluder draws its own bits; ``threshold``: all the most
             probable.
         density: ``benign``: as many ones as the messages read, their mean rounded, over the
@@ -1815,7 +1820,7 @@ def noise(
     honest: Rows,
     *,
     m: int,
-    scale: float = 1.0,
+    scale: float = 100.0,
     add: bool = False,
     via: Literal["codec", "wire"] = "codec",
     own: Rows | None = None,
@@ -1830,7 +1835,7 @@ def noise(
     Args:
         honest: Rows of the benign clients, in any of the forms.
         m: Number of malicious clients.
-        scale: Length of the noise, relative to ``u``.
+        scale: Length of the noise, relative to ``u``. At 1 it hardly disturbs even a mean.
         add: Send ``u`` plus the noise, and not the noise alone.
         via: ``codec``: compress the noise as the client would; ``wire``: the closest legal
             message.

@@ -149,12 +149,12 @@ def _check_local_update(protocol: Protocol[Any], shared: Shared, client: Client)
 
 def _check_priced(protocol: Protocol[Any], shared: Shared, sent: Payload) -> None:
     """Require as many bits in a message as are accounted, or fewer, and no more steps than data."""
-    symbols = hooks.ask(protocol, "symbols_sent", int, shared)
+    symbols = ask(protocol, "symbols_sent", int, shared)
     bits = bits_of(sent).shape[1] if isinstance(sent, PackedBits) else 0
     requirement = f">= {bits}, the bits of a message, each of which costs privacy"
-    hooks.Hook(protocol, "symbols_sent").must(symbols >= bits, requirement, symbols)
-    steps = hooks.ask(protocol, "steps_taken", int, 5)
-    hooks.Hook(protocol, "steps_taken").must(1 <= steps <= 5, "1 to 5 of 5 batches", steps)
+    Hook(protocol, "symbols_sent").must(symbols >= bits, requirement, symbols)
+    steps = ask(protocol, "steps_taken", int, 5)
+    Hook(protocol, "steps_taken").must(1 <= steps <= 5, "1 to 5 of 5 batches", steps)
 
 
 def _check_messages(

@@ -15,7 +15,7 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
-from fedbench.executors.training import Loop, Schedule
+from fedbench.executors.training import Loop, Schedule, untouched
 from fedbench.executors.vmap import Stacked
 from fedbench.experiment.cohorts import draw
 from fedbench.experiment.compatibility import load_plugins
@@ -438,3 +438,18 @@ def test_batches_are_drawn_by_coins_where_the_price_counts_on_them(
 ) -> None:
     scenario = Scenario(model="micro", clients=8, per_round=4, mechanism=mechanism)
     assert prepare(scenario, "cpu").executor.schedule.coins == coins
+
+
+@pytest.mark.parametrize("attack", ["none", "sign-flip"])
+def test_exactly_the_clients_of_an_adversary_that_acts_train_without_dp_sgd(attack: str) -> None:
+    fields: dict[str, Any] = {
+        "clients": 8,
+        "per_round": 8,
+        "malicious": 0.25,
+        "mechanism": "dp-sgd",
+    }
+    setup = prepare(Scenario(model="micro", attack=attack, **fields), "cpu", "loop")
+    bare = [client.wrap_grad is untouched for client in setup.clients(range(8), [{}], {}, 0)]
+    malicious = setup.population.malicious[list(range(8))].tolist()
+    assert bare == (malicious if attack == "sign-flip" else [False] * 8)
+    assert sum(malicious) == 2

@@ -370,14 +370,29 @@ def test_rlr_turns_the_weighted_mean_around_where_too_few_agree() -> None:
     rows = floats([1, 2, 1], [2, 2, 1], [3, 2, 0], [-1, 2, 0], [-2, -1, 0])
     sizes = torch.tensor([1.0, 1, 1, 1, 4]).double()
     view = replace(view_of(rows), weights=sizes)
-    torch.testing.assert_close(answer(RLR(f=1), rows, view), torch.tensor([0.375, 0.5, 0.25]))
+    torch.testing.assert_close(answer(RLR(theta=2), rows, view), torch.tensor([0.375, 0.5, 0.25]))
     assert view.findings.notes["turned"] == pytest.approx(1 / 3)
-    assert torch.equal(answer(RLR(f=1), rows, view), answer(RLR(f=4, theta=2), rows, view))
+    assert torch.equal(answer(RLR(theta=2), rows, view), answer(RLR(f=4, theta=2), rows, view))
     torch.testing.assert_close(answer(RLR(f=2, theta=3), rows, view)[2], torch.tensor(-0.25))
     bits = torch.tensor([[1, 1], [1, 1], [1, 1], [0, 1], [0, 1]]).bool()
     masks = BinaryMasks(bits, torch.zeros(5, 0))
-    torch.testing.assert_close(answer(RLR(f=1), masks), torch.tensor([0.4, 1]))
+    torch.testing.assert_close(answer(RLR(theta=2), masks), torch.tensor([0.4, 1]))
     # Edges 0 and 2 of three are once above and once below the middle, 1; edge 1 is always there.
     rankings = Rankings(torch.tensor([[0, 1, 2], [2, 1, 0], [0, 1, 2]], dtype=torch.int32), (3,))
-    out = answer(RLR(f=1), rankings)  # means 2/3, 1, 4/3
+    out = answer(RLR(theta=2), rankings)  # means 2/3, 1, 4/3
     torch.testing.assert_close(out, torch.tensor([4 / 3, 1, 2 / 3]).double())
+
+
+def test_rlr_is_decided_by_no_f_rows_with_as_many_more_as_coins_differ_by() -> None:
+    # f + ceil(sqrt(n - f)): the first is also the authors' for one of ten.
+    assert [RLR(f=f)._theta(n) for n, f in ((10, 1), (20, 4), (21, 4), (40, 4), (1, 0))] == [
+        *(4, 8, 9, 10, 1),
+    ]
+    # Of ten rows, one malicious: 7 against 3 stay, 6 against 4 are turned, though not by f + 1.
+    rows = torch.ones(10, 2)
+    rows[:3] = -1
+    rows[3, 1] = -1
+    view = view_of(rows)
+    torch.testing.assert_close(answer(RLR(f=1), rows, view), torch.tensor([0.4, -0.2]))
+    assert view.findings.notes["theta"] == 4
+    torch.testing.assert_close(answer(RLR(theta=2), rows), torch.tensor([0.4, 0.2]))

@@ -37,9 +37,8 @@ from fedbench_attacks.auto import (
     Past,
     Rehearsed,
     balanced,
-    mean_answer,
 )
-from fedbench_attacks.crafted import honest_rows
+from fedbench_attacks.crafted import honest_rows, mean_answer
 from fedbench_attacks.rankings import crossing
 from fedbench_defenses.mean import Mean
 
@@ -190,6 +189,33 @@ def test_edges_are_carried_over_the_cut_where_that_raises_the_loss() -> None:
     s = torch.tensor([10.0, 11.0, 12.0, 13.0])
     g = torch.tensor([0.5, 0.25, -1.0, 0.5])
     assert crossing(s, g, 2, 1, 1.0).tolist() == [3.0, 1.0, 0.0, 2.0]
+
+
+def test_crossings_go_on_along_the_sum_of_the_gradients_that_they_lead_to() -> None:
+    attack = Watching("all")
+    setup = prepare(SMALL.model_copy(update={"protocol": "fsl"}), "cpu")
+    setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, attack=attack))
+    state = begin(setup)
+    step = 0
+    while not attack.views:
+        play_round(setup, state, step)
+        step += 1
+    (view,) = attack.views
+    honest = honest_rows(view)
+    assert honest is not None
+    rehearsed = Rehearsed(Auto(), view, honest, Past())
+    rehearsed.best()
+    on = [tried for tried in rehearsed.tried if tried.name == "crossing 1 climbed"]
+    assert on
+    pushes = [tried for tried in rehearsed.tried if tried.row is not None and tried not in on]
+    best = max(pushes, key=lambda tried: tried.loss)
+    slope = view.gradient(view.ahead(best.answer), rehearsed.x, rehearsed.y)
+    total = rehearsed.gradient / rehearsed.gradient.norm() + slope / slope.norm()
+    rehearsed.queries = 1
+    row = rehearsed.cross("crossing", total, 1.0).row
+    assert row is not None
+    assert on[0].row is not None
+    assert torch.equal(row, on[0].row)
 
 
 def test_it_rehearses_with_as_many_samples_of_each_class() -> None:

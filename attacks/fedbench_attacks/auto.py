@@ -16,8 +16,8 @@ from fedbench.core.errors import UnknownPluginError, require
 from fedbench.core.rng import Key
 from fedbench.payload import Payload, Rankings, TopRankings
 
-from .crafted import Origin, honest_rows, sender
-from .rankings import crossing
+from .crafted import Origin, honest_rows, mean_answer, sender, unit
+from .rankings import crossings
 
 QUERIES = 20  # of the server's rule, in a round at budget 1
 PASSES = 6  # gradients over its samples, in a round at budget 1
@@ -53,10 +53,10 @@ class Auto(Attack):
     What did most in past rounds is tried first; a third of the queries is kept for what was never
     tried. A quarter goes into the strength of the best push; of signs, bits and rankings as many as
     gradients are left, at most, go into climbing before that: from the best push along the gradient
-    of the model that it leads to. With a budget of 10, up to three near-best candidates are
-    compared again: each is simulated for five rounds, with the same shift of the aggregate in every
-    round and honest training in between. Messages that are not finite, or that the server's checks
-    reject, are no candidates.
+    of the model that it leads to, of rankings by crossings along the sum of such gradients. With a
+    budget of 10, up to three near-best candidates are compared again: each is simulated for five
+    rounds, with the same shift of the aggregate in every round and honest training in between.
+    Messages that are not finite, or that the server's checks reject, are no candidates.
 
     Args:
         budget: Multiple of 20 queries of the rule, and of 6 gradients over its samples, in a round.
@@ -191,8 +191,8 @@ class Rehearsed:
             self.origins.append(Origin.of("wire ", honest.to(torch.float32), sender(view, "wire")))
         self.neutral = self.rate("honest", view.own)
         self.gradient = self.slope(self.y, self.neutral.answer)
-        unit = self.gradient / torch.linalg.vector_norm(self.gradient).clamp_min(1e-30)
-        past.pull = unit if past.pull is None else 0.8 * past.pull + unit
+        pull = unit(self.gradient)
+        past.pull = pull if past.pull is None else 0.8 * past.pull + pull
 
     def _compressed(self, row: Tensor) -> Payload:
         return self.view.compress(row.expand(len(self.view.own), -1))
@@ -255,7 +255,7 @@ class Rehearsed:
         if max(losses) - self.neutral.loss > 1.05 * (early - self.neutral.loss):
             self.view.notes["ended"] = "budget"
 
-    def attempt(self, name: str, candidate: Callable[[], None]) -> None:
+    def attempt(self, name: str, candidate: Callable[[], object]) -> None:
         """Try a candidate, and remember the loss that it adds."""
         before = len(self.tried)
         try:
@@ -266,7 +266,7 @@ class Rehearsed:
             if gains:
                 self.past.gain[name] = (max(0.0, *gains) + past) / 2
 
-    def candidates(self) -> dict[str, Callable[[], None]]:
+    def candidates(self) -> dict[str, Callable[[], object]]:
         """Return everything that could be tried, in the order of a first round."""
         g = self.gradient
         origin = self.origins[0]
@@ -280,9 +280,10 @@ class Rehearsed:
             "wrong labels sign": -torch.sign(self.slope(wrong, self.neutral.answer)),
             "wrong labels trained": (self.view.trained - self.view.updates).mean(dim=0),
         }
-        tries: dict[str, Callable[[], None]] = {}
+        tries: dict[str, Callable[[], object]] = {}
         if isinstance(self.view.own, Rankings | TopRankings):
-            tries |= {f"crossing {share:g}": partial(self.cross, share) for share in (1.0, 0.3)}
+            for share in (1.0, 0.3):
+                tries[f"crossing {share:g}"] = partial(self.cross, f"crossing {share:g}", g, share)
         elif self.free:
             tries["overflow"] = self.overflow
         pushes: list[tuple[Origin, str, Tensor | None]] = [
@@ -337,19 +338,13 @@ class Rehearsed:
         tried = self.rate(f"{name} x {strength:.3g}", origin.send(row), row if climbs else None)
         return tried.loss
 
-    def cross(self, share: float) -> None:
+    def cross(self, name: str, gradient: Tensor, share: float) -> Tried:
         """Try the ranking that carries edges over the cut whose change raises the loss."""
         own = self.view.own
         assert isinstance(own, Rankings | TopRankings)
-        model = self.view.deployed(self.neutral.answer)
-        assert isinstance(model, dict)
         sums = self.honest.double().mean(dim=0) * (self.view.n - len(own))
-        counts = [int((leaf != 0).sum()) for leaf in model.values()][: len(own.sizes)]
-        sizes = list(own.sizes)
-        gradients = torch.split(self.gradient, sizes)
-        layers = zip(torch.split(sums, sizes), gradients, counts, strict=True)
-        row = torch.cat([crossing(s, g, k, len(own), share) for s, g, k in layers])
-        self.rate(f"crossing {share:g}", own.nearest(row.expand(len(own), -1)), row)
+        row = crossings(sums, gradient, self.view.deployed(self.neutral.answer), own, share)
+        return self.rate(name, own.nearest(row.expand(len(own), -1)), row)
 
     def copy(self, name: str) -> None:
         """Try what an installed attack would send."""
@@ -375,6 +370,8 @@ class Rehearsed:
         Only where the alphabet sets a limit: behind medians of floats it made the attack weaker
         (docs/results/adaptive.md).
         """
+        if self.pushes() and isinstance(self.view.own, Rankings | TopRankings):
+            self.recross()
         origin = self.origins[0]
         step = 0.5 if self.view.own.bounded else 0.0
         while self.pushes() and self.passes > self.reserved and step > 0.1:
@@ -386,6 +383,17 @@ class Rehearsed:
             name = f"{best.name.removesuffix(' climbed')} climbed"
             if self.rate(name, origin.send(row), row).loss <= best.loss:
                 step /= 2
+
+    def recross(self) -> None:
+        """Cross along the sum of gradients: where the honest round, the best push, this leads to.
+
+        A gradient holds for few exchanges, and a crossing makes thousands.
+        """
+        tried = max(self.pushes(), key=lambda tried: tried.loss)
+        total = unit(self.gradient)
+        while self.passes > self.reserved:
+            total = total + unit(self.slope(self.y, tried.answer))
+            tried = self.cross("crossing 1 climbed", total, 1.0)
 
     def pushes(self) -> list[Tried]:
         """Return all pushes that were tried."""
@@ -488,12 +496,3 @@ def installed(alphabet: type[Payload], allowed: Knowledge) -> list[str]:
         if not attack.idle and not attack.trains and allowed.covers(attack.needs()):
             names.append(name)
     return names
-
-
-def mean_answer(honest: Tensor, sent: Payload, n: int) -> Tensor:
-    """Return the mean ``(k,)`` of the ``m`` messages and the ``n - m`` benign ones.
-
-    The rows ``honest (b, k)`` stand for those, in turn.
-    """
-    others = honest[torch.arange(n - len(sent)) % len(honest)].to(torch.float64)
-    return torch.cat([others, sent.values().to(torch.float64)]).mean(dim=0).to(torch.float32)

@@ -148,6 +148,15 @@ def mean_of(view: AttackView, honest: Rows | FoldedMessages) -> Tensor:
     return view.sums.mean().to(torch.float32)
 
 
+def mean_answer(honest: Tensor, sent: Payload, n: int) -> Tensor:
+    """Return the mean ``(k,)`` of the ``m`` messages and the ``n - m`` benign ones.
+
+    The rows ``honest (b, k)`` stand for those, in turn.
+    """
+    others = honest[torch.arange(n - len(sent)) % len(honest)].to(torch.float64)
+    return torch.cat([others, sent.values().to(torch.float64)]).mean(dim=0).to(torch.float32)
+
+
 def messages_read(view: AttackView, knows: Literal["colluders", "all"]) -> int:
     """Return how many messages it may read: 0 of ``all`` benign clients where there are none."""
     if view.sums is None:
@@ -205,8 +214,13 @@ def direction(
         return -view.sums.deviation().to(mean)
     if kind == "sign":
         return -mean.sign()
-    unit: Tensor = mean / torch.linalg.vector_norm(mean).clamp_min(1e-30)
-    return -unit
+    return -unit(mean)
+
+
+def unit(x: Tensor) -> Tensor:
+    """Return ``x (k,)`` at length 1, or 0 where it is 0."""
+    scaled: Tensor = x / torch.linalg.vector_norm(x).clamp_min(1e-30)
+    return scaled
 
 
 class Squares:

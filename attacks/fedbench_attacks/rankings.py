@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedbench.api import Attack, AttackView, Knowledge, Variants
+from fedbench.api import Attack, AttackView, Deployed, Knowledge, Variants
 from fedbench.core.errors import require
 from fedbench.core.registry import UNWRITTEN
 from fedbench.payload import Payload, Rankings, TopRankings, ranking, reputation
@@ -170,3 +170,22 @@ def crossing(s: Tensor, g: Tensor, kept: int, m: int, share: float) -> Tensor:
     positions = torch.empty(n, dtype=s.dtype, device=s.device)
     positions[worst_first] = torch.arange(n, dtype=s.dtype, device=s.device)
     return positions
+
+
+def crossings(
+    sums: Tensor, gradient: Tensor, model: Deployed, own: Rankings | TopRankings, share: float
+) -> Tensor:
+    """Return `crossing` of all layers ``(d,)``, where colluders send as many rankings as ``own``.
+
+    Args:
+        sums: ``(d,)`` of the benign positions.
+        gradient: ``(d,)`` of the loss in the edges' scores.
+        model: Network that these sums deploy, in which edges that are not kept are 0.
+        own: Messages of the colluders.
+        share: As in `crossing`.
+    """
+    assert isinstance(model, dict)  # not an ensemble
+    sizes = list(own.sizes)
+    kept = [int((leaf != 0).sum()) for leaf in model.values()][: len(sizes)]
+    layers = zip(torch.split(sums, sizes), torch.split(gradient, sizes), kept, strict=True)
+    return torch.cat([crossing(s, g, k, len(own), share) for s, g, k in layers])

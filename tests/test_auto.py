@@ -33,12 +33,12 @@ from fedbench_attacks.auto import (
     QUERIES,
     SAMPLES,
     Auto,
-    Metered,
     Past,
     Rehearsed,
     balanced,
 )
 from fedbench_attacks.crafted import honest_rows, mean_answer
+from fedbench_attacks.metered import Metered
 from fedbench_attacks.rankings import crossing
 from fedbench_defenses.mean import Mean
 
@@ -268,6 +268,18 @@ def test_it_climbs_only_where_the_alphabet_sets_a_limit(protocol: str, climbs: b
     # One gradient of the loss and one towards wrong labels; the rest are steps of a climb.
     assert (gradients > 2) == climbs
     assert gradients <= PASSES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defense", ["foolsgold", "dnc:f=3"])
+def test_clients_share_a_push_where_a_rule_looks_for_rows_that_are_alike(defense: str) -> None:
+    # Equal rows have weight 0 behind FoolsGold, and lie where DnC looks for outliers: the most that
+    # they add is 0.02. Shares of a push are not alike, and one that is far away hides the others.
+    fields = {"attack": "auto", "defense": defense, "clients": 12, "per_round": 12, "rounds": 1}
+    (r,) = fedbench.play(SMALL.model_copy(update=fields | {"malicious": 0.25}), device="cpu").rounds
+    assert r.malicious == 3
+    assert str(r.notes["played"]).startswith("split gradient")
+    assert gain(r) > 100
 
 
 @pytest.mark.edges("auto:knows=own", "auto:knows=colluders")

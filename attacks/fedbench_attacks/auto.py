@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench.api import Attack, AttackView, Knowledge, Local, Oracle, Tier
+from fedbench.api import Attack, AttackView, Knowledge, Local, Tier
 from fedbench.core import registry
 from fedbench.core.errors import UnknownPluginError, require
 from fedbench.core.rng import Key
 from fedbench.payload import Payload, Rankings, TopRankings
 
-from .crafted import Origin, honest_rows, mean_answer, sender, unit
+from .crafted import Origin, honest_rows, mean_answer, sender, split, unit
+from .metered import Exhausted, Metered
 from .rankings import crossings
 
 QUERIES = 20  # of the server's rule, in a round at budget 1
@@ -45,6 +46,8 @@ class Auto(Attack):
       sign of the gradient towards wrong labels, the training of its clients on wrong labels, minus
       the mean, and the standard deviation on both sides. Where a codec makes other numbers of an
       update, which it may clip, the last three are also tried of the message's numbers, as sent;
+    - against a rule that leaves rows out and is sure to stand none, one push along that gradient of
+      which each client sends its own share of the coordinates, the first much farther (`split`);
     - one push along that gradient so far that a model which follows it has no finite scores;
     - of rankings, those that carry edges over the cut whose change raises the loss (`crossing`);
     - what each installed attack would send that trains as honest clients do, sends no raw bytes and
@@ -124,36 +127,6 @@ class Tried:
     row: Tensor | None = None  # (k,) that was sent, of a push
 
 
-class Exhausted(Exception):
-    """The queries of a round are spent."""
-
-
-class Metered(Oracle):
-    """The server's rule for an installed attack: each query is charged to a budget.
-
-    Closed forms are counted by raising ``queries``, without a call.
-
-    Args:
-        oracle: The oracle of the attack with the budget.
-        charge: Function of a number of queries, which raises `Exhausted` if they are too many.
-    """
-
-    def __init__(self, oracle: Oracle, charge: Callable[[int], None]) -> None:
-        self._charge = charge
-        self._queries = 0
-        super().__init__(oracle.rule, oracle.ask, checks=oracle.checks)
-
-    @property
-    def queries(self) -> int:
-        """Number of queries so far."""
-        return self._queries
-
-    @queries.setter
-    def queries(self, total: int) -> None:
-        self._charge(total - self._queries)
-        self._queries = total
-
-
 class Rehearsed:
     """One round of the attack: what it may still spend, and what it has tried.
 
@@ -189,6 +162,12 @@ class Rehearsed:
         self.origins = [Origin.of("", rows, send)]
         if self.free and not aligned:  # a codec may clip what it encodes, the wire does not
             self.origins.append(Origin.of("wire ", honest.to(torch.float32), sender(view, "wire")))
+        self.split: Origin | None = None
+        rule = view.defense and view.defense.rule
+        if rule and rule.traits().detects and not rule.tolerates(view.n) and len(view.own) > 1:
+            own = view.own.values().to(rows) if wire else view.updates
+            sends = split(send, self.origins[0].base, own)
+            self.split = dataclasses.replace(self.origins[0], name="split ", send=sends)
         self.neutral = self.rate("honest", view.own)
         self.gradient = self.slope(self.y, self.neutral.answer)
         pull = unit(self.gradient)
@@ -292,6 +271,8 @@ class Rehearsed:
             for name, direction in other.own().items()
         ]
         pushes += [(origin, name, x) for name, x in (directions | origin.own()).items()]
+        if self.split:  # first, since equal rows would give its clients away for good
+            pushes.insert(0, (self.split, "split gradient", g))
         for origin, name, direction in pushes:
             assert direction is not None
             length = float(torch.linalg.vector_norm(direction))

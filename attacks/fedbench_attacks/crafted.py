@@ -13,6 +13,7 @@ from fedbench.core.tiling import finite_rows, tiles
 from fedbench.payload import FoldedMessages, Payload, Rows, tiles_of
 
 NOTHING_FINITE = "nothing finite to start from"  # note of an attack that sends honest messages
+DECOY = 1e4  # how many times farther than the others the row is that hides them
 
 
 class Reader(Attack):
@@ -174,6 +175,26 @@ def sender(view: AttackView, via: Literal["codec", "wire"]) -> Callable[[Tensor]
     view.notes["via"] = "wire" if by_wire else "codec"
     message = view.own.nearest if by_wire else view.compress
     return lambda rows: message(rows.expand(len(view.own), -1))
+
+
+def split(
+    send: Callable[[Tensor], Payload], base: Tensor, honest: Tensor
+) -> Callable[[Tensor], Payload]:
+    """Return a ``send`` whose messages are the row each in its share of the coordinates.
+
+    Elsewhere they are the rows ``honest (m, k)``. No two are parallel, which FoolsGold looks for,
+    and the first is `DECOY` times as far from ``base (k,)``: where a rule looks for the direction
+    of most variance (DnC), or in standard deviations, it hides the others.
+
+    >>> rows = split(lambda rows: rows, torch.zeros(4), torch.zeros(2, 4))(torch.arange(1.0, 5.0))
+    >>> rows.tolist()
+    [[10000.0, 0.0, 30000.0, 0.0], [0.0, 2.0, 0.0, 4.0]]
+    """
+    m, k = honest.shape
+    client = torch.arange(m, device=honest.device)[:, None]
+    mine = torch.arange(k, device=honest.device) % m == client
+    times = torch.where(client == 0, DECOY, 1.0)
+    return lambda row: send(torch.where(mine, base + times * (row - base), honest))
 
 
 def mirrored(view: AttackView, row: Tensor, scale: float) -> Tensor:

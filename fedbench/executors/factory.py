@@ -124,7 +124,7 @@ def executor(
 def typical_sizes(sizes: Sequence[int], sampled: int) -> list[int]:
     """Samples of the clients of a typical round: evenly spaced quantiles of all clients' sizes.
 
-    >>> typical([9, 1, 5, 7, 3, 11], 3)
+    >>> typical_sizes([9, 1, 5, 7, 3, 11], 3)
     [3, 7, 11]
     """
     ordered = sorted(sizes)

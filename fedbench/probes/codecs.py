@@ -70,7 +70,7 @@ def bias_squared(draws: ErrorSums) -> float:
     mean over those ``R (R - 1)`` pairs is ``(|sum_r e_r|^2 - sum_r |e_r|^2) / (R (R - 1))``: the
     square of the mean error minus the part that is noise.
 
-    >>> bias_squared(Draws(norm=1.0, total=9.0, squares=[1.0, 4.0], along=[]))  # errors 1 and 2
+    >>> bias_squared(ErrorSums(norm=1.0, total=9.0, squares=[1.0, 4.0], along=[]))  # errors 1, 2
     2.0
     """
     r = len(draws.squares)

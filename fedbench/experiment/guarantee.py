@@ -17,8 +17,8 @@ NONCOMPLIANT_NOTE = (
     "malicious clients add no noise: their own data has no guarantee, that of others has"
 )
 COPIED_NOTE = (
-    "only where malicious clients cannot read what others send the server, as this attack does for "
-    "the least accuracy: with it the models hold more of others' messages than one clip"
+    "this attack reads the messages of others and may put copies of them into the models, which "
+    "one clip does not bound: the ε is for malicious clients that cannot read them"
 )
 REPEATED_NOTE = (
     "for one copy of a sample: clients draw theirs with replacement, so one may hold several copies"

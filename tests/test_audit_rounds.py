@@ -145,6 +145,10 @@ def test_an_epsilon_says_that_it_is_not_for_models_of_an_attack_that_reads_messa
         "ipm": True,
         "auto": True,
     }
+    nobody = lined("fedavg", "dp-fedavg:clip=0.5,z=2", attack="ipm")
+    assert COPIED_NOTE not in note_of(nobody)
+    local = lined("signsgd", "noisy-sign", attack="ipm", **fields)
+    assert COPIED_NOTE not in note_of(local)  # what is copied has its noise already
 
 
 def note_of(setup: Setup) -> str:

@@ -128,7 +128,8 @@ def test_what_was_learned_is_scaled_down_to_clip_times_the_honest_norm() -> None
 
 @pytest.mark.slow
 def test_chameleon_keeps_the_model_alive_at_a_high_rate() -> None:
-    # Rate 0.05, six rounds of attack after six without, seed 0.
+    # Rate 0.05, six rounds of attack after six without, seed 0: success 0.81. In 18 rounds, of
+    # which the attack has the middle six, seeds 1 and 2 reach 0.11 and 0.00.
     scenario = Scenario(
         protocol="fedavg:lr=0.05",
         attack="chameleon",

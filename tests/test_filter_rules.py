@@ -388,6 +388,11 @@ def test_rlr_is_decided_by_no_f_rows_with_as_many_more_as_coins_differ_by() -> N
     assert [RLR(f=f)._theta(n) for n, f in ((10, 1), (20, 4), (21, 4), (40, 4), (1, 0))] == [
         *(4, 8, 9, 10, 1),
     ]
+    # Of f rows even unanimous ones are turned, of one more none that is unanimous.
+    assert [RLR(f=f).rows_needed() for f in (0, 1, 4)] == [1, 2, 5]
+    assert [RLR(f=f)._theta(f + more) > f + more for f in (1, 4) for more in (0, 1, 2)] == [
+        *(True, False, False) * 2,
+    ]
     # Of ten rows, one malicious: 7 against 3 stay, 6 against 4 are turned, though not by f + 1.
     rows = torch.ones(10, 2)
     rows[:3] = -1

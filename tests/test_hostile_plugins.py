@@ -803,6 +803,10 @@ def test_contract_tests_of_protocols_and_mechanisms_blame_the_hook_that_was_wron
             "steps_taken must return 1 to 5 of 5 batches",
         ),
         (
+            partial(check_protocol, protocol(steps_taken=lambda batches: 2)),
+            "steps_taken must return >= 5, the gradients that 5 batches give",
+        ),
+        (
             partial(check_protocol, made("Odd", SignSGD, bound(symbols_sent=lambda shared: 1))),
             "symbols_sent must return >= 102, the bits of a message",
         ),

@@ -366,9 +366,10 @@ class Rehearsed:
                 step /= 2
 
     def recross(self) -> None:
-        """Cross along the sum of gradients: where the honest round, the best push, this leads to.
+        """Cross along a sum of gradients, and add that of the model to which each crossing leads.
 
-        A gradient holds for few exchanges, and a crossing makes thousands.
+        The sum begins with those after the honest round and after the best push. A gradient holds
+        for few exchanges, and a crossing makes thousands.
         """
         tried = max(self.pushes(), key=lambda tried: tried.loss)
         total = unit(self.gradient)

@@ -42,7 +42,8 @@ class Chameleon(Pixel):
         share: Share of the local steps that adapt the features.
         temperature: Divisor of the similarities.
         weight: Weight of the images labelled ``target``, as they are found.
-        clip: Largest norm of the update, relative to the honest one.
+        clip: Largest norm of the update, relative to the honest one. The default was chosen among
+            1, 3 and none on ``digits``.
 
     References:
         Dai and Li, "Chameleon: Adapting to Peer Images for Planting Durable Backdoors in Federated

@@ -180,15 +180,17 @@ def sender(view: AttackView, via: Literal["codec", "wire"]) -> Callable[[Tensor]
 def split(
     send: Callable[[Tensor], Payload], base: Tensor, honest: Tensor
 ) -> Callable[[Tensor], Payload]:
-    """Return a ``send`` whose messages are the row each in its share of the coordinates.
+    """Return a ``send`` of a row ``(k,)`` in which each client sends its share of the coordinates.
 
-    Elsewhere they are the rows ``honest (m, k)``. No two are parallel, which FoolsGold looks for,
-    and the first is `DECOY` times as far from ``base (k,)``: where a rule looks for the direction
-    of most variance (DnC), or in standard deviations, it hides the others.
+    Client ``i`` sends the coordinates ``i``, ``i + m``, ... of the row, and elsewhere its own of
+    ``honest (m, k)``. No two messages are parallel, which FoolsGold looks for, and the first is
+    `DECOY` times as far from ``base (k,)``: where a rule looks for the direction of most variance
+    (DnC), or in standard deviations, it hides the others.
 
-    >>> rows = split(lambda rows: rows, torch.zeros(4), torch.zeros(2, 4))(torch.arange(1.0, 5.0))
-    >>> rows.tolist()
-    [[10000.0, 0.0, 30000.0, 0.0], [0.0, 2.0, 0.0, 4.0]]
+    >>> honest = torch.tensor([[5.0, 6.0, 7.0, 8.0], [6.0, 7.0, 8.0, 9.0]])
+    >>> send = split(lambda rows: rows, torch.ones(4), honest)
+    >>> send(torch.tensor([2.0, 3.0, 4.0, 5.0])).tolist()
+    [[10001.0, 6.0, 30001.0, 8.0], [6.0, 3.0, 8.0, 5.0]]
     """
     m, k = honest.shape
     client = torch.arange(m, device=honest.device)[:, None]

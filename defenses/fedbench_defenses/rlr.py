@@ -26,11 +26,11 @@ class RLR(Defense[None]):
 
     Args:
         f: Malicious rows the server is prepared for.
-        theta: Clients that must go one way more than the other. Default ``f`` and the root of
-            ``n - f``, rounded up: neither the malicious ones decide then, nor they with as many
-            as benign ones that toss coins differ by. The paper has a number for each experiment;
-            the authors' code 4 of 10 with 1, 8 of 40 with 4 and 8 of 33 with 3.3 malicious, where
-            the default is 4, 10 and 10.
+        theta: Clients that must go one way more than the other. Default ``f + sqrt(n - f)``,
+            rounded up: the signs of benign clients that toss coins add up to ``sqrt(n - f)``, one
+            standard deviation, and ``f`` malicious ones beside them decide nothing then. The paper
+            has a number for each experiment; the authors' code 4 of 10 with 1, 8 of 40 with 4 and 8
+            of 33 with 3.3 malicious, where the default is 4, 10 and 10.
 
     References:
         Ozdayi, Kantarcioglu and Gel, "Defending against Backdoors in Federated Learning with

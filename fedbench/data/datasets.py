@@ -46,7 +46,7 @@ class Data:
     # Number of published training samples, which come first; the others are the published test
     # samples. None if there is no published split.
     trained: int | None = None
-    measured: bool = False  # whether mean and std are those of these samples, as no noise hides
+    measured: bool = False  # whether mean and std were computed from these samples, without noise
 
     def __post_init__(self) -> None:
         """Check types, shapes and ranges."""

@@ -59,7 +59,7 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     payload, _ = hooks.message(protocol, shared, updates, keys, memory)
     _must_be_legal(protocol, "message", payload)
     check_payload(payload)
-    _check_priced(protocol, shared, payload)
+    _check_priced(protocol, shared, clients[0], payload)
     _check_messages(protocol, shared, updates, keys, memory)
 
     if protocol.agreed is not None:
@@ -147,14 +147,33 @@ def _check_local_update(protocol: Protocol[Any], shared: Shared, client: Client)
     hook.must(good, requirement, memory, "write: return tree, memory")
 
 
-def _check_priced(protocol: Protocol[Any], shared: Shared, sent: Payload) -> None:
-    """Require as many bits in a message as are accounted, or fewer, and no more steps than data."""
+def _check_priced(protocol: Protocol[Any], shared: Shared, client: Client, sent: Payload) -> None:
+    """Require no more bits in a message, and no more gradients of a client, than are accounted."""
     symbols = ask(protocol, "symbols_sent", int, shared)
     bits = bits_of(sent).shape[1] if isinstance(sent, PackedBits) else 0
     requirement = f">= {bits}, the bits of a message, each of which costs privacy"
     Hook(protocol, "symbols_sent").must(symbols >= bits, requirement, symbols)
+
     steps = ask(protocol, "steps_taken", int, 5)
-    Hook(protocol, "steps_taken").must(1 <= steps <= 5, "1 to 5 of 5 batches", steps)
+    hook = Hook(protocol, "steps_taken")
+    hook.must(1 <= steps <= 5, "1 to 5 of 5 batches", steps)
+    gradients = 0
+
+    def counted(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+        nonlocal gradients
+        gradients += 1
+        return {name: torch.zeros_like(leaf) for name, leaf in tree.items()}
+
+    network = shared.network
+    batches = Batches(
+        [(client.x[:1], client.y[:1])] * 5,
+        weights=network.weights,
+        statistics=network.statistics,
+    )
+    protocol.local_update(dict(client.tree), batches, counted, client.key, dict(client.memory))
+    least = gradients - protocol.extra_gradients
+    requirement = f">= {least}, the gradients that 5 batches give, each of which costs privacy"
+    hook.must(steps >= least, requirement, steps)
 
 
 def _check_messages(

@@ -1,5 +1,6 @@
 """HideNSeek: signs over a random network that the server has pruned."""
 
+import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -97,7 +98,8 @@ class HideNSeek(ScoreTraining):
 
     def symbols_sent(self, shared: Shared) -> int:
         """Return the number of kept weights and of running statistics."""
-        return int(self._kept(shared).sum()) + shared.statistics.d
+        sizes = (math.prod(shared.network.shapes[name]) for name in shared.network.weights)
+        return sum(kept_edges(size, self.keep) for size in sizes) + shared.statistics.d
 
     def _kept(self, shared: Shared) -> Tensor:
         return kept_weights(shared, self.keep, self.weight_init)

@@ -45,9 +45,9 @@ class ALIE(TwoSided):
     the push is minus the sign of the mean.
 
     Args:
-        z: Number of deviations, by default that of the authors' code and of most that is published;
-            None: the formula of the paper, see `largest_z`. It is about 0 in small rounds with few
-            colluders (0 for 2 of 10), where what is sent is the mean and helps the server.
+        z: Number of deviations, by default that of the authors' code; None: the formula of the
+            paper, see `largest_z`. It is about 0 in small rounds with few colluders (0 for 2 of
+            10), where what is sent is the mean and helps the server.
 
     References:
         Baruch, Baruch and Goldberg, "A Little Is Enough: Circumventing Defenses For Distributed

@@ -50,10 +50,9 @@ def alie(
             compressed.
         side: ``worse``: the side on which the attack does more, ``minus`` if neither does;
             ``minus``: below the mean, as published.
-        z: Number of deviations, by default that of the authors' code and of most that is
-            published; None: the formula of the paper, see `largest_z`. It is about 0 in
-            small rounds with few colluders (0 for 2 of 10), where what is sent is the mean
-            and helps the server.
+        z: Number of deviations, by default that of the authors' code; None: the formula of
+            the paper, see `largest_z`. It is about 0 in small rounds with few colluders (0
+            for 2 of 10), where what is sent is the mean and helps the server.
         own: The ``m`` rows that its clients would have sent; by default the first honest
             ones stand in.
         model: Weights that the server sent, for attacks that read it.

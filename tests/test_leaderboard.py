@@ -1206,7 +1206,7 @@ def test_a_rank_counts_who_is_surely_better_by_pairs_of_seeds() -> None:
     assert first > 0.9
     assert first + third == pytest.approx(1.0)
     contested = ranked(0.99, bits=0.1, status="contested")
-    last = ranking([contested, a]).standings[-1]
+    last = ranking([contested, a, b]).standings[-1]
     assert (last.entry, last.rank, last.best, last.pareto) == (contested, None, None, False)
 
 
@@ -1241,7 +1241,15 @@ def test_none_has_a_rank_where_the_seeds_are_too_few_to_tell_any_two_apart() -> 
     assert found.least_difference == math.inf
     assert [(s.rank, s.best) for s in found.standings] == [(None, None)] * 2
     assert [s.pareto for s in found.standings] == [True, False]  # which is no claim about seeds
-    assert ranking(entries[:1]).standings[0].rank == 1
+
+
+def test_an_entry_without_a_rival_has_no_rank() -> None:
+    alone, beaten = ranked(0.9), ranked(0.8)
+    (only,) = ranking([alone]).standings
+    assert (only.rank, only.best, only.pareto) == (None, None, True)
+    unplayed = ranked(0.99, status="submitted")
+    assert [s.rank for s in ranking([alone, unplayed]).standings] == [None, None]
+    assert [s.rank for s in ranking([alone, beaten, unplayed]).standings] == [1, 2, None]
 
 
 def test_digits_that_no_file_of_an_entry_begins_with_are_refused() -> None:
@@ -1260,9 +1268,10 @@ def test_an_entry_that_nobody_has_played_again_has_no_rank_nor_has_one_of_a_trac
     None
 ):
     best, trusted = ranked(0.9, status="submitted"), ranked(0.8, status="replicated")
-    found = {s.entry.id: (s.rank, s.pareto) for s in ranking([best, trusted]).standings}
-    assert found == {best.id: (None, False), trusted.id: (1, True)}
-    shown = ranking([trusted], limits=Limits(ranked=False)).standings[0]
+    beaten = ranked(0.7)
+    found = {s.entry.id: (s.rank, s.pareto) for s in ranking([best, trusted, beaten]).standings}
+    assert found == {best.id: (None, False), trusted.id: (1, True), beaten.id: (2, False)}
+    shown = ranking([trusted, beaten], limits=Limits(ranked=False)).standings[0]
     assert (shown.rank, shown.best, shown.pareto) == (None, None, False)
 
 
@@ -1270,7 +1279,8 @@ def test_what_shares_no_seeds_is_not_compared() -> None:
     here, far = ranked(0.9), ranked(0.5, seeds=list(range(100, 112)))
     found = ranking([here, far]).standings
     assert [(s.rank, s.best) for s in found] == [(None, None), (None, None)]
-    assert [s.rank for s in ranking([far]).standings] == [1]
+    also_far = ranked(0.4, seeds=list(range(100, 112)))
+    assert [s.rank for s in ranking([here, far, also_far]).standings] == [1, 2, None]
 
 
 def test_so_many_systems_that_nothing_is_sure_are_said_to_be() -> None:
@@ -1292,7 +1302,8 @@ def test_private_systems_are_ranked_apart() -> None:
         [private.id],
     ]
     assert str(ranking([private]).promise) == "per client, replace-one, messages seen, δ = 1e-05"
-    assert ranking([private]).standings[0].rank == 1
+    worse = promising(2.0, 0.4)
+    assert [s.rank for s in ranking([private, worse]).standings] == [1, 2]
 
 
 def test_the_front_is_of_accuracy_and_bits_and_of_epsilon_among_private_systems() -> None:
@@ -1319,9 +1330,10 @@ def test_no_front_holds_chance_or_an_epsilon_that_promises_nothing() -> None:
     lucky = guess.model_copy(update={"score": guess.score.model_copy(update={"worst": worst})})
     assert not any(s.pareto for s in ranking([lucky], limits=limits).standings)
     huge, small = ranked(0.9, epsilon=174_000.0), ranked(0.8, epsilon=10.0)
-    standings = ranking([huge, small], limits=limits).standings
+    beaten = ranked(0.7, epsilon=10.0)
+    standings = ranking([huge, small, beaten], limits=limits).standings
     private = {s.entry.id: (s.rank, s.pareto) for s in standings}
-    assert private == {huge.id: (None, False), small.id: (1, True)}
+    assert private == {huge.id: (None, False), small.id: (1, True), beaten.id: (2, False)}
 
 
 def test_two_entries_with_one_id_keep_their_own_scores() -> None:

@@ -160,22 +160,22 @@ def a_board(board: Path) -> None:
     done.write()
 
 
-def standing(board: Path) -> tuple[str, int | None]:
-    """Status and rank of the only entry of a board."""
+def standing(board: Path) -> tuple[str, bool]:
+    """Return the status of the only entry of a board, and if it would have a rank among others."""
     (group,) = races(board).values()
     (one,) = ranking(group).standings
-    return one.entry.status, one.rank
+    return one.entry.status, one.pareto
 
 
 def test_an_honest_entry_is_submitted_then_replayed_then_replicated(board: Path) -> None:
     path = ranked(board)
-    assert standing(board) == ("submitted", None)
+    assert standing(board) == ("submitted", False)
     replay(path)
-    assert (found(board), standing(board)) == (set(), ("replayed", 1))
+    assert (found(board), standing(board)) == (set(), ("replayed", True))
     replay(path, "CI", "aarch64 Neoverse-N1")  # by the same party
-    assert standing(board) == ("replayed", 1)
+    assert standing(board) == ("replayed", True)
     replay(path, "Another lab")  # on the first family of processors, and not on the second
-    assert (found(board), standing(board)) == (set(), ("replicated", 1))
+    assert (found(board), standing(board)) == (set(), ("replicated", True))
     entry = boards.read(path)
     assert entry.score.worst.values == pytest.approx([0.6] * SEEDS)
     assert entry.content_id() == entry.id
@@ -251,9 +251,9 @@ def resealed(board: Path) -> Path:
 def test_records_that_were_made_up_are_unranked_and_contested_when_replayed(board: Path) -> None:
     path = resealed(board)
     assert found(board) == set()  # nothing contradicts itself
-    assert standing(board) == ("submitted", None)
+    assert standing(board) == ("submitted", False)
     assert replay(path).status == "contested"
-    assert (found(board), standing(board)) == (set(), ("contested", None))
+    assert (found(board), standing(board)) == (set(), ("contested", False))
 
 
 def test_cells_that_nobody_chose_are_replayed_too(board: Path) -> None:
@@ -368,7 +368,7 @@ def test_a_rule_that_reads_the_test_data_is_unlisted_since_its_replay_is_isolate
     install(PEEKING, PEEKERS)
     board = tmp_path / "board"
     path = entered_openly(board, really_played(defense=f"rule-peeking:reads={reads}"))
-    assert (found(board), standing(board)) == (set(), ("submitted", None))  # it looks right
+    assert (found(board), standing(board)) == (set(), ("submitted", False))  # it looks right
     before = path.read_bytes()
     code, _, err = command("leaderboard", "reproduce", path, "--by", "CI", "--device", "cpu")
     if reads == "openly":
@@ -377,7 +377,7 @@ def test_a_rule_that_reads_the_test_data_is_unlisted_since_its_replay_is_isolate
         assert path.read_bytes() == before
         return
     assert code == 1
-    assert (found(board), standing(board)) == (set(), ("contested", None))
+    assert (found(board), standing(board)) == (set(), ("contested", False))
     honest = really_played(defense="rule-peeking:reads=never")
     replayed = boards.replay_records(path, 1)
     assert [r.result.accuracy for r in replayed] == [r.result.accuracy for r in honest]
@@ -391,7 +391,7 @@ def test_a_protocol_that_reads_the_test_data_is_unlisted_until_somebody_has_read
     board = tmp_path / "board"
     path = entered_openly(board, really_played(protocol="protocol-peeking:server_lr=0.01"))
     # A protocol holds the data of clients, so that no replay isolates it, and each would agree.
-    assert (found(board), standing(board)) == (set(), ("submitted", None))
+    assert (found(board), standing(board)) == (set(), ("submitted", False))
     before = path.read_bytes()
     digest = hashlib.sha256(PEEKING.encode()).hexdigest()
     again = ("leaderboard", "reproduce", path, "--by", "CI", "--device", "cpu")
@@ -602,7 +602,7 @@ def test_an_entry_without_its_second_stage_has_no_rank_in_the_closed_division(bo
     path = entered(board)
     drawn(board, path)
     assert replay(path, of=parts(claim(path).entry)).status == "replayed"
-    assert standing(board) == ("replayed", None)
+    assert standing(board) == ("replayed", False)
 
 
 def test_of_two_entries_of_one_id_the_one_that_was_frozen_counts(
@@ -722,7 +722,7 @@ def test_an_entry_is_replayed_by_runs_that_its_own_code_played_elsewhere(
     gone.write_bytes(text)
     code, out, err = command(*again)
     assert (code, err) == (0, "")
-    assert (found(board), standing(board)) == (set(), ("replayed", 1))
+    assert (found(board), standing(board)) == (set(), ("replayed", True))
     for record in [*mine.records, *mine.ranking]:
         record.write(store)
     code, _, err = command(*again)

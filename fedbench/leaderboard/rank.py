@@ -26,8 +26,9 @@ class Standing:
     """An entry among those of its track, by its score at the end or within the budget.
 
     Only entries with both stages that somebody has played again have a rank, private ones up to the
-    largest epsilon of the front, and none on a track that is not ranked, or where the seeds are too
-    few to tell any two of the table's systems apart.
+    largest epsilon of the front, and none on a track that is not ranked, without a second such
+    entry to compare with, or where the seeds are too few to tell any two of the table's systems
+    apart.
     It is one more than there are entries that are surely better: with a higher mean, at a
     paired difference over the seeds that both have which stays significant after Holm's correction
     for all pairs. It is on the Pareto front if no other entry of the front's `Limits` is as good in
@@ -37,7 +38,7 @@ class Standing:
 
     entry: Entry
     score: Score | None  # None if no look at the test data fits into the budget
-    rank: int | None  # None without a score, a replay, or ranks; such an entry is nobody's rival
+    rank: int | None  # None without a score, a replay, a rival, or ranks
     best: float | None  # probability that it is the best of those with a rank
     pareto: bool
 
@@ -121,7 +122,7 @@ def ranking(
         values = {i: accuracies for i, accuracies in values.items() if i in met}
     better = surely_better(values, 1 - limits.confidence)
     least = resolution(values, 1 - limits.confidence)
-    told_apart = least is None or math.isfinite(least)
+    told_apart = least is not None and math.isfinite(least)
     best = _best({i: _table(entries[i], bits) for i in rivals if told_apart})
     front = _front(entries, rivals, limits)
     standings = [

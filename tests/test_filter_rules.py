@@ -302,33 +302,6 @@ def test_flame_clips_its_majority_to_the_median_norm_of_all_rows() -> None:
     assert kept(view) == [True, True, True, False, False]
 
 
-def first_majority(distances: Tensor) -> set[int]:
-    """Join rows in order of distance until more than half are together."""
-    n = len(distances)
-    groups = [{i} for i in range(n)]
-    pairs = sorted((float(distances[i, j]), i, j) for i, j in itertools.combinations(range(n), 2))
-    for _, i, j in pairs:
-        a, b = (next(g for g in groups if k in g) for k in (i, j))
-        if a is not b:
-            groups = [g for g in groups if g is not a and g is not b] + [a | b]
-        if len(groups[-1]) > n // 2:
-            return groups[-1]
-    raise AssertionError
-
-
-def test_flame_admits_the_first_majority_of_single_linkage() -> None:
-    for seed in range(20):
-        x = Key(seed).normal(7 + seed % 4, 12).double() + 0.5
-        cosine = torch.nn.functional.cosine_similarity(x[:, None], x[None], dim=2)
-        admitted = sorted(first_majority(1 - cosine))
-        norms = x.norm(dim=1)
-        typical = norms.quantile(0.5)
-        expected = torch.stack([x[i] * min(1.0, float(typical / norms[i])) for i in admitted])
-        view = view_of(x)
-        assert_rounded_alike(answer(FLAME(noise=0), x, view), expected.mean(dim=0))
-        assert kept(view) == [i in admitted for i in range(len(x))]
-
-
 def test_flame_adds_noise_of_its_share_of_the_median_norm_and_says_if_it_found_no_cluster() -> None:
     x = FloatVectors(alike(1, 9, 4000))
     noise = answer(FLAME(noise=0.01), x) - answer(FLAME(noise=0), x)

@@ -20,8 +20,10 @@ class Bulyan(Geometric[None]):
 
     Krum picks one row and scores again those that are left, without it (D2: none is picked twice),
     at last with fewer rows than Krum is defined for: then the score goes on with fewer neighbours,
-    but at least one. The paper's median is one of the values; here that of an even ``theta`` is the
-    mean of the two middle ones. Ignores the clients' sizes.
+    but at least one. With one, two rows nearest to each other tie: the one nearer to all that are
+    left is picked, where the paper's Krum takes the lower one. The paper's median is one of the
+    values; here that of an even ``theta`` is the mean of the two middle ones. Ignores the clients'
+    sizes.
 
     Args:
         f: Malicious rows the server is prepared for; ``n >= 4 f + 3``.

@@ -14,6 +14,7 @@ from sample_records import LONG, Results, cell, rows, sample_record, sample_roun
 from fedbench.cli import terminal as live
 from fedbench.experiment.cells import Cell, Skipped
 from fedbench.experiment.record import Privacy, Record
+from fedbench.experiment.scenario import Scenario
 from fedbench.figures import systems
 from fedbench.results import summary
 from fedbench.sweeps.watch import Watcher
@@ -225,6 +226,11 @@ def test_a_price_that_is_not_finite_is_the_most_and_is_never_no_mechanism() -> N
     assert [columns.epsilon(row) for row in table] == ["2.50", "unknown"]
     (claim,) = columns.guarantees(table)
     assert claim.startswith("skellam + mean: ε = unknown at δ = 1e-05, per client, zero-out; ")
+    page = report.markdown(table)
+    assert f"\nPrivacy:\n\n- {claim}\n" in page
+    assert f"privacy: - {claim}" in single(printed(table))
+    for shown in (single(printed(table, 120)), page):
+        assert "; natural logarithms, and what it covers stands below" in shown
 
 
 def test_a_column_is_shown_only_if_it_says_something_of_a_row() -> None:
@@ -266,6 +272,21 @@ def test_what_masks_cost_stands_beside_what_was_measured() -> None:
     assert "| own model % | up bits | entropy bits | down bits | model bits | zeros % |" in text
     assert "| 91.0 | 75.0 | 0.998 | 0.950 | 20.31 | 1.010 | 45.0 | n/a |" in text
     assert "- own model: what each sampled client last sent" in text
+
+
+def test_markdown_has_a_heading_for_every_cell_of_a_line() -> None:
+    lines = [x for x in report.markdown(rows(sweep())).splitlines() if x.startswith("|")]
+    first = lines[: 2 + len(sweep())]
+    assert first[0].startswith("| system | attack | accuracy % |")
+    assert len({line.count(" | ") for line in first}) == 1
+
+
+def test_bits_behind_a_secure_sum_are_said_to_be_those_of_masked_residues() -> None:
+    of = Cell(Scenario(protocol="signsgd", sees="sum"))
+    results = {of: [record(of, 0, 0.5)]}
+    for shown in (single(printed(results, 120)), report.markdown(rows(results))):
+        assert f"; up, {columns.MASKED}" in shown
+    assert columns.MASKED not in report.markdown(rows(sweep()))
 
 
 def test_the_spare_columns_of_masks_leave_a_narrow_table_group_by_group() -> None:
@@ -342,7 +363,9 @@ def test_each_doubt_is_listed_once_with_its_cells() -> None:
         results[of] = [record(of, seed, 0.5, flags=["is it one?"]) for seed in (0, 1, 2)]
     text = printed(results, 120)
     assert text.count("is it one?") == 1
-    assert "- is it one?: fedavg + mean / sign-flip; fedavg + mean / none" in text
+    doubt = "- is it one?: fedavg + mean / sign-flip; fedavg + mean / none"
+    assert doubt in text
+    assert f"\nDoubts:\n\n{doubt}\n" in report.markdown(rows(results))
     assert "doubts" not in printed(sweep())
 
 

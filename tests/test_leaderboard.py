@@ -53,6 +53,7 @@ from fedbench.leaderboard.check import check, claim
 from fedbench.leaderboard.entry import (
     Entry,
     Price,
+    RankingStage,
     Replay,
     Statement,
 )
@@ -1306,6 +1307,23 @@ def test_private_systems_are_ranked_apart() -> None:
     assert [s.rank for s in ranking([private, worse]).standings] == [1, 2]
 
 
+def in_season(season: str, mean: float) -> Entry:
+    """An entry with a ranking stage of this season."""
+    whole = ranked(mean)
+    stage = RankingStage(season=season, seeds=whole.seeds, cells=whole.cells)
+    return whole.model_copy(update={"ranking": stage})
+
+
+def test_the_latest_season_comes_first_and_entries_without_one_last() -> None:
+    early, late, private = in_season("2026-02", 0.9), in_season("2026-11", 0.5), promising(2.0, 0.7)
+    private = private.model_copy(update={"ranking": late.ranking})
+    groups = comparable_groups([ranked(0.8), early, private, late])
+    assert [(ranking(group).season, len(group)) for group in groups] == [
+        *(("2026-11", 1), ("2026-11", 1), ("2026-02", 1), ("", 1)),
+    ]
+    assert [ranking(group).promise is None for group in groups] == [True, False, True, True]
+
+
 def test_the_front_is_of_accuracy_and_bits_and_of_epsilon_among_private_systems() -> None:
     good, twin = ranked(0.9, bits=33), ranked(0.9, bits=33, note="twin")
     cheap = ranked(0.5, bits=2)
@@ -1391,6 +1409,7 @@ def test_bits_of_a_score_are_a_mean_over_cells_and_a_budget_is_of_the_dearest_ce
     contested = entry().model_copy(update={"status": "contested", "id": "0" * 12})
     trusted = dear().model_copy(update={"status": "replayed", "division": "open"})
     assert ranking([contested, trusted], "equal-bits").bits == 72.0
+    assert ranking([contested], "equal-bits").bits == 66.0, "nobody is trusted"
 
     one = entry()
     no_look = score(one.cells, None, lambda cell: cell.accuracy if cell.impact else None)

@@ -498,6 +498,41 @@ def test_an_entry_that_was_changed_after_the_freeze_is_of_no_season(board: Path)
     assert found(board) == {"season"}
 
 
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"source": " "}, "one line that says something"),
+        ({"source": "a coin\nof mine"}, "one line that says something"),
+        ({"frozen": ["b" * 12, "a" * 12]}, "every id once, in order"),
+        ({"frozen": ["a" * 12] * 2}, "every id once, in order"),
+        ({"signature": "abc"}, "signature"),
+        ({"value": "ab" * 31}, "value"),
+        ({"name": "../2026"}, "name"),
+    ],
+)
+def test_a_season_is_one_line_and_each_entry_once(wrong: dict[str, Any], text: str) -> None:
+    fields: dict[str, Any] = {"name": "2026", "source": "a coin", "frozen": ["a" * 12, "b" * 12]}
+    assert list(Season.model_validate(fields).frozen) == fields["frozen"]
+    with pytest.raises(ValidationError, match=text):
+        Season.model_validate(fields | wrong)
+
+
+def test_a_season_is_frozen_once_and_drawn_once(board: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must be that of a season, got '2026'; freeze one first"):
+        draw(board, "2026", VALUE, "")
+    freeze(board, "2026", "a coin", ["f" * 64])
+    draw(board, "2026", VALUE, "")
+    with pytest.raises(ConfigError, match="drawn once, got a second value"):
+        draw(board, "2026", "ab" * 32, "")
+    with pytest.raises(ConfigError, match="must be that of a new season, got '2026'"):
+        freeze(board, "2026", "another coin", [])
+    assert seasons(board)["2026"].value == VALUE
+    moved = (board / "seasons" / "2026.toml").rename(tmp_path / "2026.toml")
+    (board / "seasons" / "2026.toml").symlink_to(moved)
+    with pytest.raises(ConfigError, match="must be a file of the board, got a link"):
+        seasons(board)
+
+
 def test_a_folder_that_is_no_board_has_no_seasons(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ConfigError, match="must be a board with rules, got none"):
@@ -560,13 +595,13 @@ def test_a_record_of_a_later_schema_is_refused(board: Path) -> None:
 def test_names_lead_nowhere_and_run_nothing(board: Path) -> None:
     said = SAID.model_dump() | {"name": "<script>alert(1)</script>", "link": "https://x/'>"}
     assert submit(stage([0, 1, 2]), said, board, "closed").entry is None  # the link
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="season name: string should match"):
         freeze(board, "../../etc", "x", [])
     freeze(board, "2026", "x", ["a" * 64])
     (board / "seasons" / "2026.toml").rename(board / "seasons" / "other.toml")
     with pytest.raises(ConfigError, match="named by its season"):
         read(board / "seasons" / "other.toml")
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="named by its season"):
         seasons(board)
 
 

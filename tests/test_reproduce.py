@@ -8,6 +8,7 @@ import pytest
 from conftest import Command
 from pydantic import ValidationError
 from rich.console import Console
+from sample_records import sample_record, sample_round
 
 import fedbench
 from fedbench.cli.reproduce import play as play_exhibit
@@ -26,6 +27,7 @@ from fedbench.reproduce.exhibits import (
     papers,
 )
 from fedbench.reproduce.outcomes import (
+    READ,
     Number,
     Outcome,
     gigabytes,
@@ -115,7 +117,9 @@ def test_what_follows_from_a_formula_agrees_or_is_explained() -> None:
 
 
 def test_what_was_kept_is_of_an_exhibit_and_played_as_it_says() -> None:
-    for (name, scale), played in stored_outcomes().items():
+    outcomes = stored_outcomes()
+    assert {scale for _, scale in outcomes} == {"mini", "paper-data"}
+    for (name, scale), played in outcomes.items():
         exhibit = EXHIBITS[name]
         claims = {tuple(claim.at.items()): claim for claim in exhibit.trained(scale)}
         for cell in played.cell:
@@ -227,9 +231,6 @@ def test_an_exhibit_is_played_compared_and_kept(tmp_path: Path) -> None:
     records = list((tmp_path / "store").glob("*.json"))
     accuracies = [json.loads(path.read_text())["result"]["accuracy"] for path in records]
     assert sorted(cell.values[0] / 100 for cell in found.cell) == pytest.approx(sorted(accuracies))
-    path = found.write(tmp_path)
-    assert path.name == "tiny-table.mini.json"
-    assert parsed(path.read_text(), path.name) == found
 
 
 def played(exhibit: Exhibit) -> Outcome:
@@ -250,24 +251,41 @@ def test_two_runs_of_a_seed_make_one_number() -> None:
     assert played(saved).cell[0].values[0] == pytest.approx(1 - 33 / 64, abs=1e-3)
 
 
-@pytest.mark.slow
-def test_a_run_is_read_where_it_first_reached_an_accuracy(tmp_path: Path) -> None:
-    record = fedbench.play(
-        Scenario(model="micro", clients=8, per_round=4, malicious=0.0, rounds=4, eval_every=1),
-        device="cpu",
-    )
-    accuracies = [r.accuracy for r in record.rounds]
-    assert None not in accuracies
-    best = max(x for x in accuracies if x is not None)
-    first = accuracies.index(best)
-    cut = until(record, 100 * best)
+def test_a_run_is_read_where_it_first_reached_an_accuracy() -> None:
+    looks = (None, 0.5, 0.625, 0.75)
+    record = sample_record(Scenario(), [sample_round(i, x) for i, x in enumerate(looks)], {})
+    cut = until(record, 62.5)
     assert cut is not None
-    assert len(cut.rounds) == first + 1
-    assert until(record, 101.0) is None
+    assert [r.accuracy for r in cut.rounds] == [None, 0.5, 0.625]
+    assert until(record, 75.1) is None
     assert until(record, None) is record
-    assert gigabytes(record.rounds) == pytest.approx(
-        sum((r.uplink_bits or 0) + r.downlink_bits for r in record.rounds) / 8 / 1024**3
+    assert gigabytes(cut.rounds) == 3 * (64 + 64) / 8 / 2**30
+    assert gigabytes([sample_round(0, uplink_bits=None)]) == 64 / 8 / 2**30
+
+
+def test_each_measure_is_read_in_the_unit_of_the_papers() -> None:
+    own = {"local_accuracy": 0.75, "sparsity": 0.25, "entropy_bits_per_parameter": 0.5}
+    bits = {"uplink_bits_per_parameter": 2.0, "downlink_bits_per_parameter": 4.0}
+    result = own | bits | {"epsilon": 3.0, "model_bits": 3200}
+    record = sample_record(Scenario(), [sample_round(0, 0.5)], result)
+    assert {name: read(record) for name, read in READ.items()} == pytest.approx(
+        {
+            **{"accuracy": 50, "local-accuracy": 75, "sparsity": 25, "epsilon": 3},
+            **{"client-mean": 51, "lowest-client": 21, "highest-client": 91},  # of a hundred
+            **{"bits": 2, "downlink": 4, "entropy": 0.5, "model-bits": 32},  # of 100 parameters
+            **{"megabytes": 200 / 8 / 2**20, "gigabytes": 128 / 8 / 2**30},
+        }
     )
+    bare = sample_record(Scenario(), [sample_round(0, 0.5)], {"per_client": None})
+    for name in ("client-mean", "local-accuracy", "sparsity", "entropy", "epsilon"):
+        assert READ[name](bare) is None
+
+
+def test_an_outcome_is_read_as_it_was_written(tmp_path: Path) -> None:
+    written = outcome({0: 11.5, 1: 12.25}, tiny())
+    path = written.write(tmp_path)
+    assert path == tmp_path / "tiny-table.mini.json"
+    assert parsed(path.read_text(), path.name) == written
 
 
 def test_a_scale_replaces_parts_of_plug_ins_and_fields() -> None:

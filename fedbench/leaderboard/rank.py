@@ -101,7 +101,7 @@ def ranking(
     bits: float | None = None,
     limits: Limits | None = None,
 ) -> Ranking:
-    """Rank entries of one track and season, all of one promise or none.
+    """Rank entries of one track and season, at least one of them, all of one promise or none.
 
     ``bits`` is the budget if bits are equal; by default all that the cheapest entry needs.
     """
@@ -110,7 +110,7 @@ def ranking(
         bits = None
     elif bits is None:
         trusted = [entry for entry in entries if entry.status in RANKED_STATUSES]
-        bits = min(map(total_bits, trusted or entries), default=0.0)
+        bits = min(map(total_bits, trusted or entries))
     scores = [entry.score if bits is None else score_within(entry, bits) for entry in entries]
     rivals = {
         i: own for i, own in enumerate(scores) if own is not None and _is_ranked(entries[i], limits)
@@ -119,7 +119,6 @@ def ranking(
     met = {i for pair in differences(values) for i in pair}
     if len(rivals) > 1:  # without common seeds there is nothing to compare
         rivals = {i: own for i, own in rivals.items() if i in met}
-        values = {i: accuracies for i, accuracies in values.items() if i in met}
     better = surely_better(values, 1 - limits.confidence)
     least = resolution(values, 1 - limits.confidence)
     told_apart = least is not None and math.isfinite(least)
@@ -135,9 +134,9 @@ def ranking(
         )
         for i, entry in enumerate(entries)
     ]
-    drawn = season(entries[0]) if entries else ""
-    promised = promise(entries[0]) if entries else None
-    return Ranking(view, bits, promised, drawn, sorted(standings, key=_order), least)
+    first = entries[0]
+    ordered = sorted(standings, key=_order)
+    return Ranking(view, bits, promise(first), season(first), ordered, least)
 
 
 def _is_ranked(entry: Entry, limits: Limits) -> bool:

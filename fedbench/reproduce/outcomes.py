@@ -178,8 +178,6 @@ def numbers(
 def stored_outcomes() -> dict[tuple[str, str], Outcome]:
     """Return the outcomes that come with fedbench, by exhibit and scale."""
     folder = files("fedbench").joinpath("reproduce", "outcomes")
-    if not folder.is_dir():
-        return {}
     texts = {path.name: path.read_text("utf-8") for path in folder.iterdir()}
     named = sorted(name for name in texts if name.endswith(".json"))
     read = [parsed(texts[name], name) for name in named]

@@ -53,7 +53,7 @@ def compare(
     exhibit: Exhibit, claim: PaperNumber, outcome: Outcome | None, scale: str
 ) -> Comparison:
     """Compare one cell with what was measured for it at a scale, or with what its formula gives."""
-    if claim.formula and not (exhibit.needs or claim.needs):
+    if claim.formula:
         ours = Number(at=claim.at, values={0: computed(claim.formula, claim.given)})
         scale = "formula"
     else:

@@ -211,11 +211,20 @@ class Part(Plain):
         self.first = torch.compile(self.first, backend="eager")  # type: ignore[assignment]
 
 
+class Clamping(Plain):
+    """Module that keeps its weights small by writing into them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.first.weight.data.clamp_(-0.1, 0.1)
+        return super().forward(x)
+
+
 UNNOTICED: list[tuple[Any, str]] = [
     (Saving, "Saving must read the parameters that it is called with, got others .*checkpoint"),
     (Listing, "Listing must read the parameters that it is called with, got others .*lists"),
     (Assigning, "Assigning must have no buffer that training changes .*, got seen, .* leave it"),
     (Remembering, "Remembering must answer by its parameters and buffers alone, got other"),
+    (Clamping, "Clamping must not write into its parameters, got other values of first.weight"),
     (Overwriting, "Overwriting cannot be trained: RuntimeError: one of the variables needed"),
     (Casting, "Casting must take samples .*float32 here, so cast none to torch.float64"),
     (Normal, "Normal must be a module that copy.deepcopy can copy, got RuntimeError.*parametriz"),
@@ -232,6 +241,30 @@ def test_what_a_run_would_get_wrong_is_refused_in_one_line(module: Any, why: str
     with pytest.raises(ConfigError, match=why) as error:
         net(module)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("choice", "why"),
+    [
+        ({"max_norm": 1.0}, r"embedding '0' must have max_norm=None, got 1.0, which writes into"),
+        ({"sparse": True}, r"parameter 0.weight must have a dense gradient, got a sparse one; use"),
+    ],
+    ids=["max_norm", "sparse"],
+)
+def test_embeddings_that_no_client_can_train_are_refused(choice: dict[str, Any], why: str) -> None:
+    module = nn.Sequential(nn.Embedding(9, 4, **choice), nn.Flatten(), nn.Linear(20, 3))
+    with pytest.raises(ConfigError, match=why):
+        ModuleModel(module=module).build((5,), 3)
+
+
+def test_token_ids_below_zero_are_told_to_begin_at_zero() -> None:
+    module = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(20, 3))
+    network = ModuleModel(module=module).build((5,), 3)
+    assert isinstance(network, ModuleNet)
+    with pytest.raises(ConfigError, match=r"token ids from -2 to 2, .*; number them from 0$"):
+        network.require(torch.arange(-2, 3)[None])
+    with pytest.raises(ConfigError, match=r"token ids from 5 to 9, .*; give its embedding 10 rows"):
+        network.require(torch.arange(5, 10)[None])
 
 
 def test_an_instance_that_cannot_be_copied_is_refused_in_one_line() -> None:

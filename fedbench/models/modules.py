@@ -273,6 +273,7 @@ class ModuleNet(Network):
             other = "numbers: x.astype(float)" if whole else "token ids: x.astype(int)"
             short = whole and isinstance(error, IndexError)
             remedy = f"give its embedding {x.max() + 1} rows" if short else f"pass {other}"
+            remedy = "number them from 0" if short and x.min() < 0 else remedy
             raise Incompatible(
                 f"{type(self.module).__name__} must take the samples of the data, {given}, "
                 f"got {error_line(error)}; {remedy}"

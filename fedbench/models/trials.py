@@ -3,7 +3,7 @@
 import copy
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,12 @@ def copied(module: nn.Module) -> nn.Module:
 
 def require_callable(module: nn.Module) -> None:
     """Raise `ConfigError` for modules that cannot be called with parameters from outside."""
-    for layer in module.modules():
+    for name, layer in module.named_modules():
+        if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.max_norm is not None:
+            raise ConfigError(
+                f"embedding {name!r} must have max_norm=None, got {layer.max_norm}, which writes "
+                "into its weights whenever they are read"
+            )
         for cls in type(layer).__mro__:
             if cls.__name__ in WRAPPERS and cls.__module__.startswith("torch."):
                 raise ConfigError(
@@ -91,7 +96,16 @@ def require_trainable(network: Network, module: nn.Module, now: Pass) -> None:
             f"{name} must read the parameters that it is called with, got others in its backward "
             "pass or beside its layers; leave torch.utils.checkpoint and lists of parameters out"
         )
+    large = {leaf: 8 * value for leaf, value in own.items()}  # that a clamp or a norm would change
     with torch.no_grad():
+        with suppress(Exception):  # of foreign code that cannot bear large weights
+            network.logits(large, x, _step())
+        for leaf, value in own.items():
+            if not torch.equal(large[leaf].nan_to_num(), (8 * value).nan_to_num()):
+                raise ConfigError(
+                    f"{name} must not write into its parameters, got other values of {leaf} after "
+                    "it was called; compute with a copy"
+                )
         if not torch.allclose(network.logits(own, x), answers, equal_nan=True):
             raise ConfigError(
                 f"{name} must answer by its parameters and buffers alone, got other answers after "
@@ -107,17 +121,26 @@ def require_trainable(network: Network, module: nn.Module, now: Pass) -> None:
         )
 
 
+def _step() -> Step:
+    return Step(Key(0), torch.ones(TRIED, dtype=torch.bool))
+
+
 def _slopes(network: Network, own: Tree, x: Tensor) -> Tree:
     """Return gradients of a step in training, without those of parameters that it does not use."""
     still = network.statistics
     leaves = {n: leaf.clone().requires_grad_(n not in still) for n, leaf in own.items()}
     trained = {n: leaf for n, leaf in leaves.items() if leaf.requires_grad}
-    step = Step(Key(0), torch.ones(TRIED, dtype=torch.bool))
-    loss = network.logits(leaves, x, step).square().sum()
+    loss = network.logits(leaves, x, _step()).square().sum()
     if loss.grad_fn is None:
         return {}
     slopes = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-    return {n: slope for n, slope in zip(trained, slopes, strict=True) if slope is not None}
+    used = {n: slope for n, slope in zip(trained, slopes, strict=True) if slope is not None}
+    sparse = [n for n, slope in used.items() if slope.layout is not torch.strided]
+    if sparse:
+        raise ConfigError(
+            f"parameter {sparse[0]} must have a dense gradient, got a sparse one; use sparse=False"
+        )
+    return used
 
 
 @contextmanager

@@ -309,11 +309,17 @@ def products(precision: Precision) -> Iterator[None]:
 
 
 def with_statistics(gradient: Tree, tree: Tree, statistics: Tree) -> Tree:
-    """Return the gradient in which running statistics have their change in the step, negated."""
-    return {
-        name: (x - statistics[name]).detach() if name in statistics else gradient[name]
-        for name, x in tree.items()
-    }
+    """Return the gradient in which running statistics have their change in the step, negated.
+
+    That of a layer that was not called is 0.
+    """
+
+    def of(name: str, x: Tensor) -> Tensor:
+        if name in statistics:
+            return (x - statistics[name]).detach()
+        return gradient[name] if name in gradient else torch.zeros_like(x)
+
+    return {name: of(name, x) for name, x in tree.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -364,10 +370,9 @@ class Loop(Executor):
             x = channels_last(x)
         loss, statistics = self.loss(leaves, self.frozen, x, y, key, slope)
         trained = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
-        unused = slope is not None  # the last layer
         gradient: Sequence[Tensor]
-        if unused and not loss.requires_grad:  # no layer is trained but the last one
+        if slope is not None and not loss.requires_grad:  # only the last layer is trained
             gradient = [torch.zeros_like(leaf) for leaf in trained.values()]
-        else:
-            gradient = torch.autograd.grad(loss, list(trained.values()), materialize_grads=unused)
+        else:  # a parameter that no sample needs, as in a mixture of experts, has gradient 0
+            gradient = torch.autograd.grad(loss, list(trained.values()), materialize_grads=True)
         return with_statistics(dict(zip(trained, gradient, strict=True)), tree, statistics)

@@ -28,10 +28,14 @@ class Pass:
     step: Step | None = None
     features: Tensor | None = None  # what the last layer got
     calls: Counter[str] = field(default_factory=Counter)  # of each dropout layer
+    assigned: list[str] = field(default_factory=list)  # buffers that the pass gave another tensor
 
 
 def take_over(module: nn.Module, now: Pass) -> list[str]:
     """Have batch norm and dropout of a module look up ``now``; name the running statistics.
+
+    The module must be in training mode: a batch norm that its own ``train`` leaves out of it moves
+    no statistics, which then are buffers like others.
 
     `ConfigError` for batch norm that is not torch's own, or that moves by no constant share.
     """
@@ -49,7 +53,7 @@ def take_over(module: nn.Module, now: Pass) -> list[str]:
                     "batches of one process; use momentum=0.1"
                 )
             object.__setattr__(layer, "forward", partial(_normalised, layer, name, now))
-            if layer.running_mean is not None:
+            if layer.running_mean is not None and layer.training:
                 statistics += [f"{name}.running_mean", f"{name}.running_var"]
         elif type(layer) in DROPOUTS:
             object.__setattr__(layer, "forward", partial(_dropped, layer, name, now))

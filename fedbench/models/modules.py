@@ -1,6 +1,5 @@
 """Your own `torch.nn.Module` as a network: its names are kept, nothing of it is rewritten."""
 
-import copy
 import hashlib
 import math
 import warnings
@@ -26,6 +25,7 @@ from fedbench.models.fingerprints import described
 from fedbench.models.layers import Pass, take_over
 from fedbench.models.models import Model
 from fedbench.models.network import Image, Network, Step
+from fedbench.models.trials import TRIED, copied, require_callable, require_trainable
 
 Start = Literal["given", "fresh"]
 Make = Callable[[], nn.Module]
@@ -33,7 +33,6 @@ Make = Callable[[], nn.Module]
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # whose weights a mask covers by rule
 INSTANCES = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 RESCALING = (nn.GroupNorm, nn.LayerNorm, *INSTANCES, nn.LocalResponseNorm)
-TRIED = 2  # samples of a trial
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,7 +66,7 @@ class ModuleModel(Model):
         listed = not isinstance(self.weights, str)
         require(f"{name}.weights", self.weights, listed, "a tuple of names or patterns")
         if isinstance(self.module, nn.Module):  # later training of the caller's changes no scenario
-            object.__setattr__(self, "module", copy.deepcopy(self.module))
+            object.__setattr__(self, "module", copied(self.module))
 
     @property
     def name(self) -> str:
@@ -113,6 +112,7 @@ class ModuleModel(Model):
                 f"{type(self).__name__}.module must make a torch.nn.Module, got "
                 f"{type(made).__name__}"
             )
+        require_callable(made)
         return made
 
     def make(self, image: Image, classes: int) -> nn.Module:
@@ -124,7 +124,7 @@ class ModuleModel(Model):
 
         def make() -> nn.Module:
             # A copy: a function may return one module of the caller's each time.
-            return copy.deepcopy(self._made(lambda: self.make(image, classes)))
+            return copied(self._made(lambda: self.make(image, classes)))
 
         require("classes", classes, classes >= 1, ">= 1")
         fixed = isinstance(self.module, nn.Module) and self.init == "given"
@@ -142,7 +142,8 @@ def built(
         raise ConfigError(f"{name} has lazy layers without shapes; call it once on a sample first")
     if any(p.is_complex() for p in module.parameters()):
         raise ConfigError(f"{name} must have real parameters, got complex ones")
-    module = module.float().cpu()
+    other = {str(p.dtype) for p in module.parameters()} - {"torch.float32"}
+    module = module.float().cpu().train()
     now = Pass()
     statistics = take_over(module, now)
     trained = {n: tuple(p.shape) for n, p in module.named_parameters() if p.requires_grad}
@@ -163,8 +164,15 @@ def built(
         weights=tuple(weights),
         statistics=tuple(statistics),
     )
-    network.tokens  # noqa: B018  tries it
-    network.require_trainable()
+    try:
+        network.tokens  # noqa: B018  tries it
+    except ConfigError as error:
+        if not other:
+            raise
+        raise ConfigError(
+            f"{error}; parameters and samples are float32 here, so cast none to {other.pop()}"
+        ) from error
+    require_trainable(network, module, now)
     return network
 
 
@@ -212,9 +220,15 @@ class ModuleNet(Network):
         return self.table
 
     def state_dict(self, params: Tree) -> Tree:
-        """Return the parameters with the frozen ones and the buffers, as they were given."""
-        given = {n: x for n, x in self.module.state_dict().items() if n not in self.table}
-        return given | params
+        """Return the parameters with the frozen ones and the buffers, as they were given.
+
+        A parameter that has several names, as tied weights have, is there under each of them.
+        """
+        own = self.module.state_dict(keep_vars=True)
+        names = {id(x): name for name, x in own.items() if name in params}
+        given = {name: x.detach() for name, x in own.items() if id(x) not in names}
+        shared = {name: params[names[id(x)]] for name, x in own.items() if id(x) in names}
+        return given | shared | params
 
     @property
     def title(self) -> str:
@@ -259,6 +273,7 @@ class ModuleNet(Network):
             other = "numbers: x.astype(float)" if whole else "token ids: x.astype(int)"
             short = whole and isinstance(error, IndexError)
             remedy = f"give its embedding {x.max() + 1} rows" if short else f"pass {other}"
+            remedy = "number them from 0" if short and x.min() < 0 else remedy
             raise Incompatible(
                 f"{type(self.module).__name__} must take the samples of the data, {given}, "
                 f"got {error_line(error)}; {remedy}"
@@ -304,8 +319,9 @@ class ModuleNet(Network):
         if self.module.training != training:
             self.module.train(training)
         dtype = params[next(iter(self.table))].dtype
-        frozen = self.constants(x.device).items()
-        values = params | {n: c.to(dtype) if c.is_floating_point() else c for n, c in frozen}
+        constants = self.constants(x.device).items()
+        frozen = {n: c.to(dtype) if c.is_floating_point() else c for n, c in constants}
+        values = params | frozen
         # `Tensor.view`, common in modules, needs the usual memory layout, which `contiguous` leaves
         # out where there is one channel.
         x = x.reshape(-1).reshape(x.shape)
@@ -313,6 +329,7 @@ class ModuleNet(Network):
             out = functional_call(self.module, values, (x,))
         finally:
             now.step = None
+        now.assigned = [name for name, constant in frozen.items() if values[name] is not constant]
         out = getattr(out, "logits", out)
         name = type(self.module).__name__
         if not isinstance(out, Tensor):
@@ -459,42 +476,7 @@ class ModuleNet(Network):
                 return f"cannot be mapped over clients by torch.vmap ({error_line(error)})"
         return ""
 
-    def require_trainable(self) -> None:
-        """Raise `ConfigError` for what a run would trip over later."""
-        name = type(self.module).__name__
-        x = self.examples(TRIED, Key(0))
-        with torch.no_grad():
-            if draws_globally(lambda: self._call(self._own, x, None)):
-                raise ConfigError(f"{name} must answer alike each time, got draws outside training")
-            answers = self.logits(self._own, x)
-        if self.classes > 1 and bool((answers >= 0).all() and _sums_to_one(answers)):
-            raise ConfigError(
-                f"{name} must return logits, got probabilities; leave its last softmax out"
-            )
-        before = {n: value.clone() for n, value in self.constants(x.device).items()}
-        weights = {n: leaf.clone().requires_grad_() for n, leaf in self._own.items()}
-        step = Step(Key(0), torch.ones(TRIED, dtype=torch.bool))
-        try:
-            loss = self.logits(weights, x, step).square().sum()
-        except ConfigError:
-            raise
-        except Exception as error:  # foreign code raises anything
-            raise ConfigError(f"{name} cannot be trained: {error_line(error)}") from error
-        after = self.constants(x.device)
-        changed = [n for n, old in before.items() if not torch.equal(old, after[n])]
-        if changed:
-            raise ConfigError(
-                f"{name} must have no buffer that training changes but those of batch norm, got "
-                f"{changed[0]}, which no protocol averages; use track_running_stats=False or freeze"
-            )
-        if loss.grad_fn is None:
-            raise ConfigError(f"{name} must have logits that depend on its parameters, got none")
-
 
 def inside(layer: str, part: str) -> str:
     """Return the name of a layer's part; the layer "" is the module itself."""
     return f"{layer}.{part}" if layer else part
-
-
-def _sums_to_one(answers: Tensor) -> bool:
-    return torch.allclose(answers.sum(dim=1), torch.ones(len(answers)), atol=1e-4)

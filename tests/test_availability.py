@@ -11,7 +11,7 @@ import fedbench
 from fedbench import Scenario
 from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.core.rng import Key
-from fedbench.experiment import availability, cohorts
+from fedbench.experiment import cohorts
 from fedbench.experiment.availability import Dropout, Trace, parse, written
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import parse as parse_record
@@ -230,7 +230,16 @@ def test_a_record_names_the_digest_of_its_trace_and_another_file_is_refused(trac
     digest = text.rpartition("=")[2]
     assert len(digest) == 64
     trace.write_text(trace.read_text() + "5,0,9\n")
-    availability._read.cache_clear()
     with pytest.raises(ConfigError, match="must have the SHA-256"):
         written(text)
     assert isinstance(parse(text), Trace), "a record is read without its trace"
+
+
+def test_a_trace_that_was_changed_is_read_again_in_the_same_process(trace: Path) -> None:
+    before = prepare(scenario(availability=f"trace:file={trace}"), "cpu", "loop")
+    there = before.taking_part(0)
+    trace.write_text("device,first,last\n0,5,9\n")
+    after = prepare(scenario(availability=f"trace:file={trace}"), "cpu", "loop")
+    assert after.scenario.availability != before.scenario.availability
+    assert after.taking_part(0) == []
+    assert before.taking_part(0) == there != []  # a run goes on with the file that it began with

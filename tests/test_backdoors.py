@@ -17,7 +17,7 @@ from fedbench.adversary.threat_model import OwnedRows
 from fedbench.adversary.training import train
 from fedbench.api import Attack, AttackView, Gradient, Local, Shared
 from fedbench.core import registry
-from fedbench.core.errors import ConfigError, PluginError
+from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
 from fedbench.data.datasets import Data
@@ -90,13 +90,25 @@ def test_every_convention_flips_labels_and_no_image(
 def test_a_label_that_the_task_does_not_have_is_refused() -> None:
     flip = LabelFlip(convention="pair", target=7)
     with pytest.raises(ConfigError, match=r"LabelFlip.target must be a label from 0 to 6, got 7"):
-        flip.poison(IMAGES, LABELS, local(classes=7))
+        flip.require_samples((1, 8, 8), 7)
+    LabelFlip().require_samples((1, 8, 8), 7)  # the other conventions name no label
     with pytest.raises(ConfigError, match=r"LabelFlip.target must be .*not the source, got 3"):
         LabelFlip(source=3, target=3)
-    named = r"attack label-flip .*: poison in round 0 for client \d+ raised ConfigError: "
-    attacked = {"attack": "label-flip:convention=pair,target=12"}
-    with pytest.raises(PluginError, match=named + ".* a label from 0 to 9, got 12"):
-        fedbench.play(SMALL.model_copy(update=attacked), device="cpu")
+
+
+@pytest.mark.parametrize(
+    "attack",
+    ["label-flip:convention=pair,target=12", "edge-case:target=12", "iba:target=12"]
+    + [f"{name}:target=12" for name in ("pixel", "dba", "neurotoxin", "chameleon", "a3fl")],
+)
+def test_a_label_that_no_sample_has_is_refused_before_the_first_round(attack: str) -> None:
+    """However late the attack begins, and whoever owns no client."""
+    late = SMALL.model_copy(update={"attack": attack, "attack_from": 1000, "malicious": 0.0})
+    with pytest.raises(ConfigError, match=r"^\w+.target must be a label from 0 to 9, got 12$"):
+        prepare(late, "cpu")
+    large = SMALL.model_copy(update={"attack": "pixel:size=9"})
+    with pytest.raises(ConfigError, match=r"^Pixel.size must be <= 8, .* shorter side, got 9$"):
+        prepare(large, "cpu")
 
 
 ATTACKS: list[Attack] = [  # with labels that a task of three classes has
@@ -223,11 +235,11 @@ def test_the_clip_is_relative_to_the_honest_norm_and_never_scales_up() -> None:
     "attack", [Pixel(size=3), ModelReplacement(size=3), Neurotoxin(size=3), DBA(size=3, pieces=2)]
 )
 def test_a_square_larger_than_the_image_and_a_class_that_is_none_are_refused(attack: Any) -> None:
-    name, xs, ys = type(attack).__name__, torch.zeros(4, 1, 2, 5), torch.zeros(4).long()
+    name = type(attack).__name__
     with pytest.raises(ConfigError, match=rf"{name}.size must be <= 2, .*, got 3"):
-        attack.poison(xs, ys, local())
+        attack.require_samples((1, 2, 5), 10)
     with pytest.raises(ConfigError, match=rf"{name}.target must be a label from 0 to 9, got 10"):
-        dataclasses.replace(attack, target=10).poison(xs, ys, local())
+        dataclasses.replace(attack, target=10).require_samples((1, 3, 5), 10)
     with pytest.raises(ConfigError, match=rf"{name}.rho must be in \(0, 1\]"):
         dataclasses.replace(attack, rho=0.0)
 

@@ -162,7 +162,9 @@ def test_fltrust_answers_its_own_message_if_it_trusts_nobody() -> None:
     assert view.findings.notes == {"fell_back": "no trust"}
     rankings = Rankings(torch.tensor([[0, 1, 2]], dtype=torch.int32), (3,))
     own = Rankings(torch.tensor([[2, 1, 0]], dtype=torch.int32), (3,))
-    assert answer(FLTrust(), rankings, view_of(rankings, root=own)).tolist() == [2, 1, 0]
+    ranked = answer(FLTrust(), rankings, view_of(rankings, root=own))
+    assert ranked.tolist() == [2, 1, 0]
+    assert ranked.dtype == torch.float64  # as other rules answer to whole numbers
 
 
 def test_foolsgold_pardons_and_takes_the_logit() -> None:

@@ -97,6 +97,8 @@ TYPED: list[tuple[str, str]] = [
     ("attack --chunk 0", "--chunk must be >= 1, got 0"),
     ("attack --device tpu", "--device must be auto, cpu, cuda or mps, got 'tpu'"),
     ("attack --dataset minst", "--dataset 'minst' is not installed; did you mean 'mnist'?"),
+    ("attack -p fedavg -a pixel:target=10 --attack-from 99", "Pixel.target must be a label from"),
+    ("attack -p fedavg -a pixel:size=9 --dry-run", "Pixel.size must be <= 8, the image's shorter"),
     ("attack --model conv10", "conv10 needs images of at least 32 x 32"),
     ("attack --clients 400 -p fedavg", "ask for fewer clients"),
     ("attack --workers -1", "--workers must be >= 0, got -1"),

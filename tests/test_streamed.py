@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Mistake
+from conftest import Command, Mistake
 
 from fedbench.adversary.threat_model import Streamed, forge
 from fedbench.api import (
@@ -620,6 +620,21 @@ def test_the_command_refuses_a_round_that_fits_in_no_memory_before_it_writes(
     words += f" --seeds 0 --clients 6 --per-round 6 --rounds 1 --epochs 1 --device cpu --out {out}"
     assert "defense signguard reads each of them" in mistake(*words.split())
     assert not out.exists()
+
+
+def test_the_command_leaves_out_what_fits_in_no_memory_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: Command
+) -> None:
+    monkeypatch.setattr(streamable, "MAX_WHOLE_ROUND_BYTES", 1)
+    monkeypatch.setattr(streamable, "memory", lambda: 1)
+    words = "attack -p fedavg:lr=0.1 -a dyn-opt --dataset digits --model micro --clients 6"
+    words += " --seeds 0 --per-round 6 --rounds 2 --epochs 1 --executor loop --dry-run"
+    code, out, _ = command(*words.split(), "--out", tmp_path / "runs")
+    assert code == 0
+    assert "1 cell x seed 0 = 1 run" in out
+    skipped = next(line for line in out.splitlines() if line.startswith("skipped: "))
+    assert skipped.startswith("skipped: fedavg:lr=0.1 + mean / dyn-opt: messages must be added up")
+    assert "no estimate" not in out
 
 
 def test_an_attack_that_folds_and_remembers_is_blamed() -> None:

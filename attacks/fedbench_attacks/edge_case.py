@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Attack, Local
-from fedbench.core.errors import require
+from fedbench.core.errors import require, require_label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,10 @@ class EdgeCase(Attack):
         require("EdgeCase.target", self.target, fits, ">= 0, and not the source")
         require("EdgeCase.tail", self.tail, 0 < self.tail <= 1, "in (0, 1]")
 
+    def require_samples(self, image: tuple[int, ...], classes: int) -> None:
+        require_label("EdgeCase.source", self.source, classes)
+        require_label("EdgeCase.target", self.target, classes)
+
     def odd(self, xs: Tensor, ys: Tensor) -> Tensor:
         """Return the row numbers of the tail of the source class."""
         rows = (ys == self.source).nonzero()[:, 0]
@@ -56,8 +60,6 @@ class EdgeCase(Attack):
         return rows[farthest[: math.ceil(Fraction(str(self.tail)) * len(rows))]]
 
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
-        for name, label in (("source", self.source), ("target", self.target)):
-            local.require_label(f"EdgeCase.{name}", label)
         return xs, ys.index_fill(0, self.odd(xs, ys), self.target)
 
     def trigger(self, xs: Tensor, ys: Tensor, learned: Tensor | None = None) -> tuple[Tensor, int]:

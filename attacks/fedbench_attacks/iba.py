@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, instance_norm
 
 from fedbench.api import Attack, AttackView, Choices, Grad, Gradient, Knowledge, Local
-from fedbench.core.errors import require
+from fedbench.core.errors import require, require_label
 from fedbench.core.rng import Key
 from fedbench.core.tiling import all_finite
 from fedbench.core.trees import Tree
@@ -149,14 +149,15 @@ class IBA(Attack):
         require("IBA.ratio", self.ratio, 0 < self.ratio <= 1, "in (0, 1]")
         require("IBA.clip", self.clip, self.clip > 0, "> 0")
 
+    def require_samples(self, image: tuple[int, ...], classes: int) -> None:
+        require_label("IBA.target", self.target, classes)
+
     def needs(self) -> Knowledge:
         """Share a generator, and see how the loss changes with the pixels."""
         return Knowledge("colluders", data=True)
 
     def learn(self, view: AttackView, learned: Tensor | None) -> Tensor:
         assert view.rehearsal is not None
-        last = view.rehearsal.classes - 1
-        require("IBA.target", self.target, self.target <= last, f"a label from 0 to {last}")
         x, y = drawn(view)
         tree = view.ahead()
         sizes = [tree[name].numel() for name in view.rehearsal.names]
@@ -220,7 +221,6 @@ class IBA(Attack):
         return generator
 
     def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
-        local.require_label("IBA.target", self.target)
         learned = local.learned
         if learned is None or learned[0] < 0:
             return grad

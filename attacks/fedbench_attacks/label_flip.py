@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Attack, Choices, Local
-from fedbench.core.errors import require
+from fedbench.core.errors import require, require_label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +41,14 @@ class LabelFlip(Attack):
         fits = self.target >= 0 and self.target != self.source
         require("LabelFlip.target", self.target, fits, ">= 0, and not the source")
 
+    def require_samples(self, image: tuple[int, ...], classes: int) -> None:
+        if self.convention == "pair":
+            require_label("LabelFlip.source", self.source, classes)
+            require_label("LabelFlip.target", self.target, classes)
+
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
         if self.convention == "mirror":
             return xs, local.classes - 1 - ys
         if self.convention == "next":
             return xs, (ys + 1) % local.classes
-        for name, label in (("source", self.source), ("target", self.target)):
-            local.require_label(f"LabelFlip.{name}", label)
         return xs, torch.where(ys == self.source, self.target, ys)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbench.api import Attack, Local
-from fedbench.core.errors import require
+from fedbench.core.errors import require, require_label
 from fedbench.core.trees import Tree
 
 
@@ -39,6 +39,13 @@ class Pixel(Attack):
         require(f"{name}.rho", self.rho, 0 < self.rho <= 1, "in (0, 1]")
         require(f"{name}.target", self.target, self.target >= 0, ">= 0")
 
+    def require_samples(self, image: tuple[int, ...], classes: int) -> None:
+        name = type(self).__name__
+        side = min(image[1:])
+        requirement = f"<= {side}, the image's shorter side"
+        require(f"{name}.size", self.size, self.size <= side, requirement)
+        require_label(f"{name}.target", self.target, classes)
+
     def rows(self, local: Local) -> tuple[int, int]:
         return 0, self.size
 
@@ -50,9 +57,6 @@ class Pixel(Attack):
     def stamp(self, xs: Tensor, first: int, last: int, learned: Tensor | None = None) -> Tensor:
         """Return a copy of ``xs (N, C, H, W)`` with the square's rows ``first .. last - 1``."""
         height, width = xs.shape[2:]
-        side = min(height, width)
-        requirement = f"<= {side}, the image's shorter side"
-        require(f"{type(self).__name__}.size", self.size, self.size <= side, requirement)
         top = height - self.size
         stamped = xs.clone()
         square = self.square(xs, learned)[:, first:last]
@@ -60,7 +64,6 @@ class Pixel(Attack):
         return stamped
 
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
-        local.require_label(f"{type(self).__name__}.target", self.target)
         count = max(1, round(self.rho * len(xs)))
         chosen = local.key.fold("stamped").permutation(len(xs))[:count].to(xs.device)
         x, y = xs.clone(), ys.clone()

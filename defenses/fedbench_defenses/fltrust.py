@@ -48,6 +48,6 @@ class FLTrust(Geometric[None]):
         view.findings.kept = trusted.cpu()
         if not bool(trusted.any()):
             view.findings.notes["fell_back"] = "no trust"
-            return root[0].clone(), None
+            return combine(torch.ones(1, dtype=torch.float64), root), None
         share = torch.where(trusted, trust * own / lengths, 0.0) / trust.sum()
         return combine(share, x, origin), None

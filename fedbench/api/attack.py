@@ -96,10 +96,6 @@ class Local:
     head: tuple[str, ...] = ()
     statistics: tuple[str, ...] = ()
 
-    def require_label(self, subject: str, label: int) -> None:
-        """Raise `ConfigError` unless the task has this label."""
-        require(subject, label, label < self.classes, f"a label from 0 to {self.classes - 1}")
-
 
 @dataclass(eq=False)
 class Oracle:
@@ -310,6 +306,12 @@ class Attack:
     def idle(self) -> bool:
         """True if it overrides nothing: the clean run, whose malicious clients behave."""
         return not self.trains and type(self).craft is Attack.craft
+
+    def require_samples(self, image: tuple[int, ...], classes: int) -> None:
+        """Raise `ConfigError` if samples of this shape, or with that many labels, do not fit it.
+
+        It is asked before the first round, for labels and sizes that its parameters name.
+        """
 
     def needs(self) -> Knowledge:
         """Return the knowledge that it needs."""

@@ -15,12 +15,12 @@ from fedbench.cli import options as opt
 from fedbench.cli.sweep import foresee, plan_size
 from fedbench.cli.terminal import end, status, watcher
 from fedbench.core.canonical import enter
-from fedbench.core.errors import PluginError
+from fedbench.core.errors import Incompatible, PluginError
 from fedbench.core.files import writable, write_atomically
 from fedbench.tables.numbers import counted
 
 if TYPE_CHECKING:
-    from fedbench.experiment.cells import Cell
+    from fedbench.experiment.cells import Cell, Skipped
     from fedbench.results.summary import Row
     from fedbench.sweeps.local import Options
     from fedbench.sweeps.plan import Plan
@@ -134,8 +134,9 @@ def play(
     console = Console(highlight=False)
     with status() as say:
         say("reading data and models")
-        cells, skipped = plan.cells()
-        require_playable(cells[0], plan.seeds[0], options)
+        combined, impossible = plan.cells()
+        cells, unplayable = playable(combined, plan.seeds[0], options)
+        skipped = [*impossible, *unplayable]
         writable(out)
     from fedbench.results.aggregate import grouped
     from fedbench.results.store import Store
@@ -179,8 +180,32 @@ def play(
     end(again if failed else "", f"stopped after {done} of {len(planned)} runs" if stopped else "")
 
 
+def playable(
+    cells: Sequence[Cell], seed: int, options: Options
+) -> tuple[list[Cell], list[Skipped]]:
+    """Return the cells whose data, network and memory fit, and the others with the reason.
+
+    `ConfigError` for what was typed wrong, and if no cell fits, before anything is written.
+    """
+    from fedbench.experiment.cells import Skipped
+
+    fitting: list[Cell] = []
+    refusals: dict[Skipped, Incompatible] = {}
+    for cell in cells:
+        try:
+            require_playable(cell, seed, options)
+        except Incompatible as error:
+            parts = (cell.protocol, cell.defense, cell.attack)
+            refusals.setdefault(Skipped(*parts, str(error)), error)
+        else:
+            fitting.append(cell)
+    if not fitting:
+        raise next(iter(refusals.values()))
+    return fitting, list(refusals)
+
+
 def require_playable(cell: Cell, seed: int, options: Options) -> None:
-    """Raise the error of what does not fit together or in memory, before anything is written."""
+    """Raise the error of what does not fit together or in memory."""
     from fedbench.experiment.prepare import prepare
     from fedbench.experiment.streamable import streams
     from fedbench.run import begin

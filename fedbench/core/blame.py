@@ -21,7 +21,7 @@ MAX_MESSAGE = 300  # of an exception that an error repeats
 # Hooks in which a plug-in may tell the user what to change: they are asked before the first round.
 CONFIGURATION = {
     *("__init__", "build", "declared", "event", "init", "load", "memory", "misfit", "most_rows"),
-    *("needs", "refuses", "rows_needed", "split", "tolerates", "traits"),
+    *("needs", "refuses", "require_samples", "rows_needed", "split", "tolerates", "traits"),
 }
 
 

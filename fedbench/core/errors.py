@@ -75,6 +75,11 @@ def require(subject: str, value: object, holds: bool, requirement: str) -> None:
         raise ConfigError(f"{subject} must be {requirement}, got {value!r}")
 
 
+def require_label(subject: str, label: int, classes: int) -> None:
+    """Raise `ConfigError` unless a task of so many ``classes`` has this label."""
+    require(subject, label, label < classes, f"a label from 0 to {classes - 1}")
+
+
 def require_share(subject: str, value: float, clients: int) -> None:
     """Raise `ConfigError` for a share that is not in [0, 1), with what was probably meant."""
     ways = []

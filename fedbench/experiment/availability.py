@@ -95,7 +95,7 @@ class Trace(Availability):
 
     def places(self, ids: Sequence[int], step: int, key: Key) -> list[int]:
         """Return the places of the clients whose device is there in round ``step``."""
-        devices = self._read()[1]
+        devices = _devices(self.file, self.sha256 or self.checked().sha256)
         rounds = [devices[i % len(devices)] for i in ids]
         return [
             place
@@ -105,16 +105,10 @@ class Trace(Availability):
 
     def checked(self) -> Self:
         """Return it with the digest of the file; `ConfigError` if the file has another one."""
-        return replace(self, sha256=self._read()[0])
-
-    def _read(self) -> tuple[str, Intervals]:
-        digest, devices = _read(self.file)
-        if self.sha256 not in ("", digest):
-            raise ConfigError(
-                f"{self.file} must have the SHA-256 {self.sha256[:12]}... that --availability "
-                f"names, got {digest[:12]}...; use the file of that run, or leave sha256 out"
-            )
-        return digest, devices
+        trace = replace(self, sha256=hashlib.sha256(_content(self.file)).hexdigest())
+        _require_same(self.file, self.sha256 or trace.sha256, trace.sha256)
+        _devices(trace.file, trace.sha256)
+        return trace
 
 
 KINDS: dict[str, type[Availability]] = {NONE: Everyone, "dropout": Dropout, "trace": Trace}
@@ -140,11 +134,26 @@ def written(text: str) -> str:
     )
 
 
+def _content(file: str) -> bytes:
+    """Return the bytes of a trace as they are now."""
+    return read_limited(Path(file), MAX_TRACE_BYTES)
+
+
+def _require_same(file: str, named: str, digest: str) -> None:
+    """Raise `ConfigError` if a trace has another SHA-256 than the one that was named."""
+    if named != digest:
+        raise ConfigError(
+            f"{file} must have the SHA-256 {named[:12]}... that --availability names, got "
+            f"{digest[:12]}...; use the file of that run, or leave sha256 out"
+        )
+
+
 @lru_cache(maxsize=4)
-def _read(file: str) -> tuple[str, Intervals]:
-    """Return the SHA-256 of a trace, and the intervals of every device."""
+def _devices(file: str, digest: str) -> Intervals:
+    """Return the intervals of every device by a trace with this SHA-256."""
     path = Path(file)
-    data = read_limited(path, MAX_TRACE_BYTES)
+    data = _content(file)
+    _require_same(file, digest, hashlib.sha256(data).hexdigest())
     try:
         lines = csv.reader(io.StringIO(data.decode()))
         header = next(lines, [])
@@ -167,5 +176,4 @@ def _read(file: str) -> tuple[str, Intervals]:
             f"{path} must number devices from 0, got {max(spans)} as one of {len(spans)}; number "
             "them anew"
         )
-    devices = [spans.get(device, []) for device in range(max(spans) + 1)]
-    return hashlib.sha256(data).hexdigest(), devices
+    return [spans.get(device, []) for device in range(max(spans) + 1)]

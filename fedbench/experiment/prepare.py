@@ -134,7 +134,10 @@ def require_few_recruits(setup: Setup) -> None:
 
 
 def require_kind(resolution: Resolution, data: Data) -> None:
-    """Raise `Incompatible` if something needs other samples than these, images for instance."""
+    """Raise `Incompatible` if something needs other samples than these, images for instance.
+
+    `ConfigError` if an attack names a label that they do not have.
+    """
     scenario = resolution.scenario
     shape = ", ".join(map(str, data.image))
     got = f"got {data.kind} ({shape})"
@@ -145,6 +148,7 @@ def require_kind(resolution: Resolution, data: Data) -> None:
         raise Incompatible(
             f"attack {name} must have samples of kind {kinds}, {got}; use label-flip or alie"
         )
+    ask(attack, "require_samples", type(None), data.image, data.classes)
     if scenario.augment != "none" and data.kind != "image":
         raise Incompatible(f"--augment {scenario.augment} must have images, {got}; use none")
     traits = ask(resolution.plugins.defense, "traits", Traits)

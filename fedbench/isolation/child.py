@@ -145,7 +145,7 @@ class Guest:
         text = registry.describe(self.name, plugin)
         common = {"text": text, "class": type(plugin).__name__} | origin(plugin)
         if isinstance(plugin, Attack):
-            hooks = ("learn", "poison", "wrap_grad", "trigger", "craft")
+            hooks = ("require_samples", "learn", "poison", "wrap_grad", "trigger", "craft")
             own = [h for h in hooks if getattr(type(plugin), h) is not getattr(Attack, h)]
             declared = {"needs": str(plugin.needs()), "recruits": plugin.recruits}
             return common | declared | {"hooks": own, "idle": bool(plugin.idle)}

@@ -108,6 +108,10 @@ class IsolatedAttack(StandIn, Attack):
         number: int | None = self.described["recruits"]
         return number
 
+    def require_samples(self, image: tuple[int, ...], classes: int) -> None:
+        if "require_samples" in self.described["hooks"]:
+            self.child.call("require_samples", image, classes)
+
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
         if "poison" not in self.described["hooks"]:
             return xs, ys

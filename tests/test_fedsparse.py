@@ -52,6 +52,15 @@ def vectors() -> GatedVectors:
     return GatedVectors(gates, x, Key(1).normal(4, 2), LAYERS)
 
 
+def test_the_defaults_are_those_of_the_paper() -> None:
+    # Appendix C, with the middle lambda0; Adam and Adamax have those of Kingma and Ba.
+    said: dict[str, Any] = {"lr": 0.05, "threshold_lr": 1e-3}
+    said |= {"server_lr": 1e-3, "server_threshold_lr": 1e-2, "lambda0": 5e-6, "ce_scale": 1e-4}
+    assert FedSparse() == FedSparse(**said, drift=0.0, temperature=1e-3, epsilon=0.1)
+    for kind in (Adam, Adamax):
+        assert kind(lr=1.0) == kind(lr=1.0, beta1=0.9, beta2=0.999, epsilon=1e-8)
+
+
 def test_a_coordinate_is_open_iff_all_its_gates_are_and_with_their_probability() -> None:
     assert vectors().is_open().int().tolist() == [
         [1, 0, 1, 0, 1, 1, 0, 0],

@@ -97,6 +97,11 @@ def test_initial_scores_are_positive_and_weights_are_the_signed_kaiming_constant
         )
 
 
+def test_the_defaults_of_fsl_are_those_of_the_paper() -> None:
+    # Appendix B.1, MNIST and CIFAR10; section 6.3 for k.
+    assert FSL() == FSL(lr=0.4, momentum=0.9, weight_decay=1e-4, k=0.5, scores="positive")
+
+
 def test_sparse_fsl_gives_the_position_in_the_full_ranking() -> None:
     # F7, and section 5.2: of R_1 only [3, 5, 1] travels and e_4, e_0, e_2 have reputation 0. With
     # positions in the truncated list e_3 would have 0 too.

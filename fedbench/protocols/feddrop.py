@@ -73,6 +73,7 @@ class FedDrop(DenseWeights):
 
     A fixed number of filters of every convolution and of units of every hidden layer is dropped,
     anew for each client and round. Weights into and out of a dropped unit neither travel nor train.
+    Inputs and outputs of the network stay, of which FedSparse's paper drops 0.01.
 
     The papers do not say how updates of different sub-networks are averaged, nor whether
     activations are scaled. Here the mean over all clients is divided by the probability that a

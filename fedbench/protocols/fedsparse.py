@@ -149,11 +149,11 @@ class FedSparse(Protocol[Gated]):
     fully-connected layer. Other parameters have no gate, travel as updates, and move by Adam.
 
     Where the paper is silent or disagrees with itself (docs/errata.md, S1 to S8): the loss is the
-    mean cross-entropy, plus ``lambda0 |g| R(z_g > 0)``, minus
-    ``ce_scale (R logit theta + log(1 - theta))`` once a gate, plus ``drift / 2 R (w_s - w)^2`` with
-    the hard-concrete R of equation 31. ``w`` is detached in ``theta``, ``pi`` and R; the server's
-    gradient of ``w`` has no lambda. Pruned weights stay in the server's optimiser, whose momentum
-    could lift one again. Deployed weights are not multiplied by ``theta``.
+    mean cross-entropy, plus ``lambda0 |g| R(z_g > 0)``, minus ``ce_scale (R logit theta + log(1 -
+    theta))`` once a gate, plus ``drift / 2 R (w_s - w)^2`` with the hard-concrete R of equation 31.
+    ``w`` is detached in ``theta``, ``pi`` and R; the server's gradients are means over clients, not
+    sums, and that of ``w`` has no lambda. Pruned weights stay in the server's optimiser, whose
+    momentum could lift one again. Deployed weights are not multiplied by ``theta``.
 
     Args:
         lr: Learning rate of a client's weights, SGD.

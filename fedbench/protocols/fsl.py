@@ -207,7 +207,8 @@ class FSL(LocalSGD[Tensor]):
 
     Where the paper is silent or its code disagrees with itself (docs/errata.md): scores start
     positive, and mask and ranking order the same number (A3); ``fan_in`` is that of an edge's
-    target (F8); the mask keeps ``R_g[t:]`` (F1); ties are ordered by edge index (F9).
+    target (F8); the mask keeps ``R_g[t:]`` (F1); ties are ordered by edge index (F9); the first
+    broadcast is a ranking as well, not a seed (F6).
 
     The paper's text and its released code are two systems, ``as=paper``, our default, and
     ``as=code``: there scores are ``signed``, the mask keeps the largest magnitudes, but the ranking

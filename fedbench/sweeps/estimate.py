@@ -68,9 +68,9 @@ def _probe(cell: Cell, options: Options) -> Speed | None:
         play_job(job, progress=lambda _: times.append(time.perf_counter()))
     except Exception:  # plug-ins are foreign code
         return None
-    seconds = [after - before for before, after in pairwise(times)]
-    first, second, last = seconds[0], seconds[1], seconds[-1]
-    return max(0.0, first - second), second * asked / clients + max(0.0, last - second)
+    first, second, *third = (after - before for before, after in pairwise(times))
+    evaluation = max(0.0, third[0] - second) if third else 0.0
+    return max(0.0, first - second), second * asked / clients + evaluation
 
 
 def _traits(cell: Cell) -> list[str]:

@@ -271,6 +271,14 @@ REFUSED: list[tuple[Callable[[], Data], str]] = [
         lambda: from_arrays(np.zeros((2, 2)), [0, 1], mean=[1.0], std=[1.0]),
         "mean must be 2 fin",
     ),
+    (
+        lambda: from_arrays(np.zeros((2, 2)), [0, 1], mean=0.5, std=[1.0]),  # type: ignore[arg-type]
+        r"mean must be a list of numbers, .*, got 0.5; write \[0.5\] for grey images",
+    ),
+    (
+        lambda: from_arrays(np.zeros((2, 2)), [0, 1], mean=[0, 0], std=["a", 1]),  # type: ignore[list-item]
+        r"std must be a list of numbers, .*, got a list of 2",
+    ),
     (lambda: from_arrays(np.zeros((2, 2), int), [0, 1], mean=[1.0], std=[1.0]), "token ids"),
     (lambda: from_arrays(np.zeros((0, 2)), []), "x must be samples along dimension 0"),
     (lambda: from_dataset(Endless()), "a data set with a length; list an iterable one"),

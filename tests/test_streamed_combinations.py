@@ -33,7 +33,9 @@ from fedbench.payload import BinaryMasks, KeptMessages, SignBits
 from fedbench.payload.rankings import Rankings, TopRankings
 from fedbench.payload.rotated_levels import RotatedLevels
 from fedbench.run import begin, play_round
+from fedbench_attacks.alie import ALIE
 from fedbench_attacks.mimic import Mimic
+from fedbench_attacks.min_max import MinMax, MinSum
 from fedbench_defenses.distances import squared_distances
 from fedbench_defenses.mixing import NNM
 
@@ -190,6 +192,11 @@ def turning(setup: Setup, rounds: Sequence[Round]) -> set[str]:
     # rows of them are rounded to float32, which decides ties otherwise.
     if mixes and issubclass(sends, WHOLE_NUMBERS):
         may |= ANSWER
+    # A deviation of float rows is rounded by their order: a crafted mask keeps another weight that
+    # ties with it.
+    pushes = isinstance(plugins.attack, ALIE | MinMax | MinSum)
+    if pushes and registry.split(setup.scenario.protocol)[0] == "topk-mask":
+        may |= MESSAGE
     # A geometric median of two places, with as many rows each, is any point between them.
     if even and plugins.defense_name.endswith("geometric-median"):
         may |= ANSWER

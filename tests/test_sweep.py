@@ -29,7 +29,7 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.payload import Payload
 from fedbench.results.store import Failure, Store
 from fedbench.sweeps.drive import Sweep, play_each
-from fedbench.sweeps.engine import Engine, News, crash
+from fedbench.sweeps.engine import Engine, Job, News, crash, play_job
 from fedbench.sweeps.estimate import Estimate, _by_novelty, _expected, estimate
 from fedbench.sweeps.local import LocalEngine, Options, main_left_out, see_only
 from fedbench.sweeps.watch import Watcher
@@ -318,6 +318,34 @@ def test_an_estimate_is_the_start_and_the_rounds_of_every_run(still_clock: None)
     # The second cell is taken for the first one, which is probed however little time there is.
     expected = estimate(runs, Options(device="cpu"), budget=-1.0)
     assert expected == Estimate(2 * (4.0 + 6 * 0.5) + 4.0 + 10 * 0.5, probed=1, cells=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SleepyPerRow(Sleepy):
+    """The mean of rows, which takes its time for each of them."""
+
+    def aggregate(self, received: Payload, state: int | None, view: ServerView) -> tuple[Any, int]:
+        time.sleep((len(received) - 1) * self.each)
+        return super().aggregate(received, state, view)
+
+
+@pytest.mark.slow
+def test_a_large_cohort_is_probed_with_fewer_clients(
+    still_clock: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def watched(job: Job, **rest: Any) -> Record:
+        asked.append(job.scenario.per_round)
+        return play_job(job, **rest)
+
+    monkeypatch.setattr("fedbench.sweeps.estimate.play_job", watched)
+    monkeypatch.setattr("fedbench.sweeps.estimate.PROBED_CLIENTS", 2)
+    tiny: dict[str, Any] = {"model": "micro", "clients": 8, "epochs": 1, "malicious": 0.0}
+    large = Cell(Scenario(defense=SleepyPerRow(), per_round=8, rounds=10, **tiny))
+    expected = estimate([Run(large, 0)], Options(device="cpu"))
+    assert expected.seconds == 4.0 + 10 * 8 * 0.5
+    assert set(asked) == {2}
 
 
 def test_cells_are_probed_by_novelty_and_others_take_as_long_as_what_is_most_like_them() -> None:

@@ -71,8 +71,8 @@ def from_arrays(
     if samples.dtype == torch.int64:
         require("mean", mean, not given, "left out for token ids")
     elif mean is not None and std is not None:
-        means = tuple(map(float, mean))
-        stds = tuple(map(float, std))
+        means = _floats("mean", mean)
+        stds = _floats("std", std)
     elif normalise:
         means, stds = _moments(samples[:trained], scale)
         measured = True
@@ -349,6 +349,17 @@ def _labels(y: Any, count: int) -> Tensor:
             "write np.unique(y, return_inverse=True)[1]"
         )
     return torch.from_numpy(array.astype(np.int64))
+
+
+def _floats(name: str, values: Numbers) -> tuple[float, ...]:
+    """Return the mean or the deviation of each channel or column; `ConfigError` if it is none."""
+    try:
+        return tuple(map(float, values))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{name} must be a list of numbers, one for each channel or column, got "
+            f"{shown(values)}; write [0.5] for grey images"
+        ) from error
 
 
 def _classes(labels: Tensor) -> int:

@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import eq
 
 from fedbench.core import registry
@@ -12,6 +13,7 @@ from fedbench.sweeps.engine import Job, play_job
 from fedbench.sweeps.local import Options
 
 Speed = tuple[float, float]  # seconds until the first round begins, and of an evaluated round
+PROBED_CLIENTS = 256  # of a round of a probe, which could take as long as the run otherwise
 
 
 @dataclass(frozen=True)
@@ -50,16 +52,25 @@ def estimate(runs: Sequence[Run], options: Options, budget: float = 20.0) -> Est
 
 
 def _probe(cell: Cell, options: Options) -> Speed | None:
-    """Measure a cell; None if it cannot be played: the sweep will say why."""
-    scenario = cell.scenario.model_copy(update={"rounds": 2, "eval_every": 1})
+    """Measure a cell; None if it cannot be played: the sweep will say why.
+
+    A larger cohort than `PROBED_CLIENTS` is taken to need as much more time, but for evaluations.
+    """
+    asked = cell.scenario.per_round
+    clients = min(asked, PROBED_CLIENTS)
+    changes = {"per_round": clients, "rounds": 2, "eval_every": 1}
+    if clients < asked:
+        changes |= {"rounds": 3, "eval_every": 3}  # so that the second round is not evaluated
+    scenario = cell.scenario.model_copy(update=changes)
     job = Job(scenario, options.device, options.executor, options.chunk)
     times = [time.perf_counter()]
     try:
         play_job(job, progress=lambda _: times.append(time.perf_counter()))
     except Exception:  # plug-ins are foreign code
         return None
-    begin, first, second = times
-    return max(0.0, first - begin - (second - first)), second - first
+    first, second, *third = (after - before for before, after in pairwise(times))
+    evaluation = max(0.0, third[0] - second) if third else 0.0
+    return max(0.0, first - second), second * asked / clients + evaluation
 
 
 def _traits(cell: Cell) -> list[str]:

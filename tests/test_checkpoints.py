@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import fedbench
@@ -31,6 +31,7 @@ from fedbench.experiment.memories import Memories
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import read
 from fedbench.experiment.state import RunState
+from fedbench.experiment.tensor_store import PACKED, TABLE, TREE
 from fedbench.payload import Payload, Spec
 from fedbench.results.store import Store
 from fedbench.run import begin, play, play_round
@@ -601,6 +602,52 @@ def test_a_tensor_beyond_its_memory_is_refused(tmp_path: Path) -> None:
     for tree, memories in broken:
         with pytest.raises(ConfigError, match="a state must be bytes that fedbench wrote"):
             tensor_store.TensorReader(memoryview(tree), memories).whole()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"more": torch.zeros(1, dtype=torch.uint8)}, "not those of its table"),
+        ({PACKED: None}, "other names or types"),
+        ({TREE: torch.zeros(3, dtype=torch.int8)}, "other names or types"),
+        ({TREE: torch.zeros(3, 1, dtype=torch.uint8)}, "other names or types"),
+        ({TABLE: torch.tensor([[12.0, 0.0]])}, "no list of memories"),
+        ({TABLE: torch.tensor([12, 0])}, "no list of memories"),
+        ({TABLE: torch.tensor([[12, 0, 0]])}, "no list of memories"),
+        ({TABLE: torch.tensor([[-1, 0]])}, "no list of memories"),
+        ({TABLE: torch.tensor([[13, 0]])}, "memory 0 has another size"),
+        ({TABLE: torch.tensor([[11, 0]])}, "does not cover the file"),
+        ({TABLE: torch.tensor([[1 << 16, 0]])}, "not those of its table"),
+    ],
+)
+def test_a_file_whose_tensors_do_not_fit_together_is_refused_whatever_its_digest(
+    change: dict[str, Tensor | None], text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.safetensors"
+    tensor_store.write(path, torch.zeros(3), {}, ())
+    tensors = {name: x for name, x in (load_file(path) | change).items() if x is not None}
+    save_file(tensors, path, {"sha256": tensor_store._digest(tensors)})
+    with pytest.raises(ConfigError, match=text):
+        tensor_store.read(path, torch.device("cpu"), ())
+
+
+def test_a_file_of_which_a_byte_or_a_name_changed_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    beside = [torch.zeros(5, dtype=torch.uint8)]
+    tensor_store.write(path, torch.zeros(3), {}, (), beside)
+    about = tensor_store.read_about(path)
+    tensors = load_file(path)
+    renamed = {name.replace("beside 0", "beside 1"): x for name, x in tensors.items()}
+    for damaged in (renamed, *({**tensors, name: x + 1} for name, x in tensors.items())):
+        save_file(damaged, path, about)
+        with pytest.raises(ConfigError, match="the file is damaged"):
+            tensor_store.read(path, torch.device("cpu"), ())
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ConfigError, match="must be a file of safetensors, got another one"):
+        tensor_store.read(path, torch.device("cpu"), ())
+    save_file(tensors, path)
+    with pytest.raises(ConfigError, match="the file is damaged"):
+        tensor_store.read(path, torch.device("cpu"), ())
 
 
 def test_every_part_of_a_state_is_in_a_checkpoint() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import fedbench
 from fedbench.adversary.threat_model import attack_view
-from fedbench.api import Attack, AttackView, Knowledge, Oracle
+from fedbench.api import Attack, AttackView, Knowledge, Oracle, ServerView
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
@@ -40,6 +40,8 @@ from fedbench_attacks.auto import (
 from fedbench_attacks.crafted import honest_rows, mean_answer
 from fedbench_attacks.metered import Metered
 from fedbench_attacks.rankings import crossing
+from fedbench_attacks.typical import typical
+from fedbench_defenses.alignins import AlignIns
 from fedbench_defenses.mean import Mean
 
 SMALL = Scenario(clients=20, per_round=6, rounds=3, epochs=1, malicious=0.3, model="micro")
@@ -280,6 +282,43 @@ def test_clients_share_a_push_where_a_rule_looks_for_rows_that_are_alike(defense
     assert r.malicious == 3
     assert str(r.notes["played"]).startswith("split gradient")
     assert gain(r) > 100
+
+
+def test_a_row_along_the_gradient_passes_a_filter_that_finds_it_typical() -> None:
+    key = Key(7)
+    common = key.fold("common").normal(400)
+    honest = common + 2 * key.fold("own").normal(10, 400)
+    model = key.fold("model").normal(400)
+    gradient = key.fold("gradient").normal(400) - 0.2 * common
+    mean = honest.mean(dim=0)
+    push = mean + 1.5 * gradient * mean.norm() / gradient.norm()
+    view = ServerView(torch.ones(12).double(), FloatVectors(model[None]), 0, key)
+
+    def kept(row: Tensor) -> list[bool]:
+        AlignIns().aggregate(FloatVectors(torch.cat([honest, row.expand(2, -1)])), None, view)
+        assert view.findings.kept is not None
+        return view.findings.kept[10:].tolist()
+
+    row = typical(gradient, honest, 2, model)
+    assert kept(row) == [True, True]
+    assert kept(push) == [False, False]
+    cosine = torch.nn.functional.cosine_similarity
+    assert float(cosine(row, gradient, dim=0)) > 0.6
+    assert float(cosine(row, model, dim=0)) == pytest.approx(
+        float(cosine(honest, model[None]).median()), abs=1e-4
+    )
+
+
+@pytest.mark.slow
+def test_what_is_typical_is_tried_behind_a_rule_that_looks_for_it() -> None:
+    fields = {"attack": "auto", "clients": 12, "per_round": 12, "malicious": 0.25, "rounds": 4}
+    scenario = SMALL.model_copy(update={**fields, "protocol": "fedavg:lr=0.3"})
+    played = {}
+    for rule in ("alignins", "median"):
+        rounds = fedbench.play(scenario.model_copy(update={"defense": rule}), device="cpu").rounds
+        played[rule] = [str(r.notes.get("played")).startswith("typical") for r in rounds]
+    assert any(played["alignins"])
+    assert not any(played["median"])
 
 
 @pytest.mark.edges("auto:knows=own", "auto:knows=colluders")

@@ -19,6 +19,7 @@ from fedbench.payload import Payload, Rankings, TopRankings
 from .crafted import Origin, honest_rows, mean_answer, sender, split, unit
 from .metered import Exhausted, Metered
 from .rankings import crossings
+from .typical import typical
 
 QUERIES = 20  # of the server's rule, in a round at budget 1
 PASSES = 6  # gradients over its samples, in a round at budget 1
@@ -48,6 +49,8 @@ class Auto(Attack):
       update, which it may clip, the last three are also tried of the message's numbers, as sent;
     - against a rule that leaves rows out and is sure to stand none, one push along that gradient of
       which each client sends its own share of the coordinates, the first much farther (`split`);
+    - against such a rule, two rows with the signs of the gradient, or of past ones, but with what
+      honest rows have in common: lengths, agreement of signs, angle to the model (`typical`);
     - one push along that gradient so far that a model which follows it has no finite scores;
     - of rankings, those that carry edges over the cut whose change raises the loss (`crossing`);
     - what each installed attack would send that trains as honest clients do, sends no raw bytes and
@@ -163,11 +166,17 @@ class Rehearsed:
         if self.free and not aligned:  # a codec may clip what it encodes, the wire does not
             self.origins.append(Origin.of("wire ", honest.to(torch.float32), sender(view, "wire")))
         self.split: Origin | None = None
+        self.plain: Origin | None = None
         rule = view.defense and view.defense.rule
-        if rule and rule.traits().detects and not rule.tolerates(view.n) and len(view.own) > 1:
+        filters = bool(rule and rule.traits().detects and not rule.tolerates(view.n))
+        if filters and len(view.own) > 1:
             own = view.own.values().to(rows) if wire else view.updates
             sends = split(send, self.origins[0].base, own)
             self.split = dataclasses.replace(self.origins[0], name="split ", send=sends)
+        if filters and aligned and not wire:
+            size = float(torch.linalg.vector_norm(honest, dim=1).mean())
+            zero = torch.zeros_like(self.origins[0].base)
+            self.plain = dataclasses.replace(self.origins[0], base=zero, size=size)
         self.neutral = self.rate("honest", view.own)
         self.gradient = self.slope(self.y, self.neutral.answer)
         pull = unit(self.gradient)
@@ -271,6 +280,14 @@ class Rehearsed:
             for name, direction in other.own().items()
         ]
         pushes += [(origin, name, x) for name, x in (directions | origin.own()).items()]
+        if self.plain:
+            model = self.view.broadcast.values()[0, : len(g)]
+            axis = model if len(model) == len(g) else None
+            for name in ("gradient", "past gradients"):
+                x = directions[name]
+                assert x is not None
+                row = typical(x, self.honest, len(self.view.own), axis)
+                pushes.insert(0, (self.plain, f"typical {name}", row))
         if self.split:  # first, since equal rows would give its clients away for good
             pushes.insert(0, (self.split, "split gradient", g))
         for origin, name, direction in pushes:

@@ -225,6 +225,7 @@ UNNOTICED: list[tuple[Any, str]] = [
     (Assigning, "Assigning must have no buffer that training changes .*, got seen, .* leave it"),
     (Remembering, "Remembering must answer by its parameters and buffers alone, got other"),
     (Clamping, "Clamping must not write into its parameters, got other values of first.weight"),
+    (lambda: nn.Sequential(nn.ReLU(inplace=True), Plain()), "must not write into its samples"),
     (Overwriting, "Overwriting cannot be trained: RuntimeError: one of the variables needed"),
     (Casting, "Casting must take samples .*float32 here, so cast none to torch.float64"),
     (Normal, "Normal must be a module that copy.deepcopy can copy, got RuntimeError.*parametriz"),
@@ -265,6 +266,32 @@ def test_token_ids_below_zero_are_told_to_begin_at_zero() -> None:
         network.require(torch.arange(-2, 3)[None])
     with pytest.raises(ConfigError, match=r"token ids from 5 to 9, .*; give its embedding 10 rows"):
         network.require(torch.arange(5, 10)[None])
+
+
+class Attentive(nn.Module):
+    """Attention over embeddings and a recurrent layer, whose embedding is tied to the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(3, 4)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.layer = nn.GRU(4, 4, batch_first=True)
+        self.out = nn.Linear(4, 3)
+        self.out.weight = self.embed.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        x = x + self.attention(x, x, x)[0]
+        out: Tensor = self.out(self.layer(x)[0][:, -1])
+        return out
+
+
+def test_a_mask_covers_the_matrices_of_attention_and_recurrent_layers_too() -> None:
+    network = ModuleModel(module=Attentive).build((5,), 3)
+    attention = ("attention.in_proj_weight", "attention.out_proj.weight")
+    recurrent = ("layer.weight_ih_l0", "layer.weight_hh_l0")
+    assert network.weights == ("embed.weight", *attention, *recurrent)
+    assert [network.fan_in(name) for name in network.weights] == [4] * 5
 
 
 def test_an_instance_that_cannot_be_copied_is_refused_in_one_line() -> None:

@@ -30,7 +30,8 @@ from fedbench.models.trials import TRIED, copied, require_callable, require_trai
 Start = Literal["given", "fresh"]
 Make = Callable[[], nn.Module]
 
-LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # whose weights a mask covers by rule
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase, nn.MultiheadAttention)
+MATRICES = ("weight*", "*_proj_weight")  # of these layers, which a mask covers by rule
 INSTANCES = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 RESCALING = (nn.GroupNorm, nn.LayerNorm, *INSTANCES, nn.LocalResponseNorm)
 
@@ -46,7 +47,7 @@ class ModuleModel(Model):
         module: An instance, which is copied, or a function without arguments that returns one, such
             as its class.
         weights: Patterns (``fnmatch``) of the parameters that masks, rankings and pruning cover; by
-            default the weights of linear and convolution layers.
+            default the weights of linear, convolution, recurrent and attention layers.
         init: First weights: ``given``, those of the instance, alike for all seeds, or what the
             function draws under the run's seed; ``fresh``, what ``reset_parameters`` of every layer
             of an instance draws under it.
@@ -189,9 +190,14 @@ def covered(
                     f"got none; it has {few} ..."
                 )
         return [name for name in trained if any(fnmatchcase(name, p) for p in patterns)]
-    layers = [name for name, layer in module.named_modules() if isinstance(layer, LAYERS)]
-    names = [f"{layer}.weight" if layer else "weight" for layer in layers]
-    shared = [name for name in trained if name in names]
+    matrices = {
+        id(x)  # whichever of its names a shared one has here
+        for layer in module.modules()
+        if isinstance(layer, LAYERS)
+        for part, x in layer.named_parameters(recurse=False)
+        if any(fnmatchcase(part, pattern) for pattern in MATRICES)
+    }
+    shared = [n for n, x in module.named_parameters() if n in trained and id(x) in matrices]
     if not shared:
         raise ConfigError(
             f"{type(module).__name__} must have a linear or convolution layer with a weight that "

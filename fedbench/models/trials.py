@@ -83,6 +83,11 @@ def require_trainable(network: Network, module: nn.Module, now: Pass) -> None:
         raise
     except Exception as error:  # foreign code raises anything
         raise ConfigError(f"{name} cannot be trained: {error_line(error)}") from error
+    if not torch.equal(x, network.examples(TRIED, Key(0))):
+        raise ConfigError(
+            f"{name} must not write into its samples, got others after it was called; begin with "
+            "x = x.clone(), or leave inplace=True out"
+        )
     if changed:
         raise ConfigError(
             f"{name} must have no buffer that training changes but those of batch norm, got "

@@ -229,8 +229,8 @@ def test_a_price_that_is_not_finite_is_the_most_and_is_never_no_mechanism() -> N
     page = report.markdown(table)
     assert f"\nPrivacy:\n\n- {claim}\n" in page
     assert f"privacy: - {claim}" in single(printed(table))
-    for shown in (single(printed(table, 120)), page):
-        assert "; natural logarithms, and what it covers stands below" in shown
+    for text in (single(printed(table, 120)), page):
+        assert "; natural logarithms, and what it covers stands below" in text
 
 
 def test_a_column_is_shown_only_if_it_says_something_of_a_row() -> None:

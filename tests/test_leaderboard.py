@@ -1263,6 +1263,9 @@ def test_digits_that_no_file_of_an_entry_begins_with_are_refused() -> None:
         with pytest.raises(ConfigError, match=f"'{digits}'; its files are a1b2a1b2a1b2 of theirs"):
             has_read(foreign, [digits])
     assert has_read(foreign, ["A1B2a1b2a1b2"]) == [source.sha256]
+    other = source.model_copy(update={"sha256": "c3d4" * 16})
+    both = plain.model_copy(update={"sources": [source, other]})
+    assert has_read(both, ["a1b2a1b2a1b2"]) == [source.sha256], "no other file"
 
 
 def test_an_entry_that_nobody_has_played_again_has_no_rank_nor_has_one_of_a_track_for_show() -> (

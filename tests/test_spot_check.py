@@ -220,6 +220,7 @@ def test_rounds_are_drawn_by_the_public_value_and_the_id() -> None:
     # int(SHA-256("0123456789abcdef 0123456789ab 0"), 16) % 21 and so on, by sha256sum and bc
     assert numbers(draw(of, PUBLIC, 3)) == GOLDEN
     assert numbers(draw(of, PUBLIC, 2)) == GOLDEN[:2]
+    assert numbers(draw(of, PUBLIC, 1)) == GOLDEN[:1]
     assert numbers(draw(of, "f" * 16, 3)) != GOLDEN
     assert numbers(draw(Evidence("a" * 12, of.records), PUBLIC, 3)) != GOLDEN
     everything = numbers(draw(of, PUBLIC, 100))
@@ -232,6 +233,14 @@ def test_a_public_value_is_a_long_number(public: str) -> None:
         draw(some(1, 2), public, 1)
     with pytest.raises(ConfigError, match="--rounds must be >= 1"):
         draw(some(1, 2), PUBLIC, 0)
+
+
+def test_a_single_round_without_a_commitment_binds_nobody() -> None:
+    first, second = some(2, 3).records
+    bare = [first.rounds[0], dataclasses.replace(first.rounds[1], commitment=None), first.rounds[2]]
+    lacks = Evidence("a" * 12, [first, second.model_copy(update={"rounds": bare})])
+    with pytest.raises(ConfigError, match=f"got none in record {second.id}"):
+        draw(lacks, PUBLIC, 1)
 
 
 def test_all_states_that_are_missing_are_named(tmp_path: Path) -> None:
@@ -248,7 +257,14 @@ def test_an_entry_that_was_edited_is_not_checked(tmp_path: Path) -> None:
     assert evidence(path).id == json.loads(path.read_text())["id"]
     for file in (path, packed):
         shutil.copy(file, tmp_path / file.name)
+    copied, archive = tmp_path / path.name, tmp_path / packed.name
     lines = gzip.decompress(packed.read_bytes()).splitlines(keepends=True)
-    (tmp_path / packed.name).write_bytes(gzip.compress(b"".join(lines[1:])))
-    with pytest.raises(ConfigError, match="must have the id of its content and the records"):
-        evidence(tmp_path / path.name)
+    refused = "must have the id of its content and the records"
+    archive.write_bytes(gzip.compress(b"".join(lines[1:])))
+    with pytest.raises(ConfigError, match=refused):
+        evidence(copied)
+    archive.write_bytes(packed.read_bytes())  # all is there, but another id draws other rounds
+    content = json.loads(path.read_text())
+    copied.write_text(json.dumps(content | {"id": "0" * 12}))
+    with pytest.raises(ConfigError, match=refused):
+        evidence(copied)

@@ -309,6 +309,26 @@ def test_a_row_along_the_gradient_passes_a_filter_that_finds_it_typical() -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("defense", "tried"),
+    [("alignins", True), ("multi-krum:f=0", True), ("multi-krum:f=2", False), ("median", False)],
+)
+def test_rows_made_for_filters_go_only_to_filters_that_tolerate_nobody(
+    defense: str, tried: bool
+) -> None:
+    attack = Watching("all")
+    fields = {"defense": defense, "per_round": 12, "clients": 12}
+    setup = prepare(SMALL.model_copy(update=fields), "cpu")
+    setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, attack=attack))
+    play_round(setup, begin(setup), 0)
+    (view,) = attack.views
+    assert len(view.own) > 1
+    honest = honest_rows(view)
+    assert honest is not None
+    rehearsed = Rehearsed(Auto(), view, honest, Past())
+    assert [rehearsed.split is not None, rehearsed.plain is not None] == [tried, tried]
+
+
 @pytest.mark.slow
 def test_what_is_typical_is_tried_behind_a_rule_that_looks_for_it() -> None:
     fields = {"attack": "auto", "clients": 12, "per_round": 12, "malicious": 0.25, "rounds": 4}

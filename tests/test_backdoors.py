@@ -111,6 +111,13 @@ def test_a_label_that_no_sample_has_is_refused_before_the_first_round(attack: st
         prepare(large, "cpu")
 
 
+@pytest.mark.slow
+def test_a_label_that_no_sample_has_is_refused_in_a_process_of_its_own_too() -> None:
+    late = SMALL.model_copy(update={"attack": "pixel:target=12", "attack_from": 1000})
+    with pytest.raises(ConfigError, match=r"Pixel.target must be a label from 0 to 9, got 12"):
+        fedbench.play(late, device="cpu", isolate=True)
+
+
 ATTACKS: list[Attack] = [  # with labels that a task of three classes has
     *(LabelFlip(), Pixel(), DBA(), ModelReplacement(), Neurotoxin()),
     EdgeCase(source=2, target=1, tail=1.0),

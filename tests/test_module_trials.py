@@ -119,6 +119,23 @@ def test_what_a_step_does_not_use_has_gradient_zero_and_a_warning() -> None:
     assert change["experts.0.weight"].any()
 
 
+class Skipping(Plain):
+    """Module with a batch norm that it never calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skipped = nn.BatchNorm1d(12)
+
+
+@pytest.mark.filterwarnings("ignore:Skipping. a trial trains")
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_statistics_of_a_batch_norm_that_is_not_called_do_not_move(executor: str) -> None:
+    scenario = fedbench.Scenario(model=Skipping(), protocol="fedavg", **FEW)
+    _, deployed = fedbench.play(scenario, executor=executor, return_model=True)
+    assert torch.equal(deployed.state_dict()["skipped.running_var"], torch.ones(12))
+    assert torch.equal(deployed.state_dict()["skipped.running_mean"], torch.zeros(12))
+
+
 def test_what_uses_all_of_its_parameters_is_not_warned_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -11,7 +11,7 @@ import torch
 
 import fedbench
 from fedbench.api import DpEvent
-from fedbench.core.errors import ConfigError, Incompatible, NoTheorem
+from fedbench.core.errors import ConfigError, Incompatible, NoTheorem, PluginError
 from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.guarantee import event as event_of
 from fedbench.experiment.guarantee import guarantee, priced_as, spend
@@ -51,6 +51,31 @@ EVENTS: list[DpEvent] = [
 
 def exposed(**changes: Any) -> Participation:
     return dataclasses.replace(TWENTY, **changes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Overflowing(DpEvent):
+    """Event of a plug-in, whose accountant overflows where there is little noise."""
+
+    z: float
+
+
+@price.register
+def _(event: Overflowing, participation: Participation, delta: float) -> Any:
+    return math.exp(1 / event.z)
+
+
+def test_an_accountant_of_a_plug_in_that_errs_is_named() -> None:
+    def spent(event: DpEvent) -> PrivacyCost | None:
+        ledger = Ledger()
+        ledger.add([(0, event)], None)
+        return ledger.price(TWENTY, 1e-5)
+
+    who = rf"^accountant of Overflowing \({__name__}\): price "
+    with pytest.raises(PluginError, match=who + "raised OverflowError: math range error$"):
+        spent(Overflowing(0.001))
+    with pytest.raises(PluginError, match=who + r"must return a PrivacyCost, got 2.718"):
+        spent(Overflowing(1.0))
 
 
 def test_the_whole_cube_is_randomized_response_whatever_else_is_known() -> None:

@@ -17,7 +17,7 @@ from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.models.network import ConvNet, Shared
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, SignBits, bits_of, same
-from fedbench.privacy.accountants import Participation, price
+from fedbench.privacy.accountants import Participation, cost_of
 from fedbench.privacy.clients import protect_payload, protect_updates
 from fedbench.privacy.conversion import Floats
 from fedbench.privacy.mechanisms.dp_fedavg import ClipState
@@ -157,7 +157,7 @@ def audit(
     if event is None:
         raise ConfigError(f"{type(mechanism).__name__} claims nothing that could be audited")
     sees: Literal["model", "messages"] = "model" if mechanism.central else "messages"
-    cost = price(event, Participation(1, 1, n, n, n, sees, sampling, adjacency), delta)
+    cost = cost_of(event, Participation(1, 1, n, n, n, sees, sampling, adjacency), delta)
     pair = worst_pair(event, mechanism, bench.protocol.space, bench.d, cost.adjacency, delta)
     first = bench.releases(pair, pair.first, releases, key.fold("first"))
     second = bench.releases(pair, pair.second, releases, key.fold("second"))

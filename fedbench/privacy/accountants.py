@@ -11,7 +11,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from fedbench.api import Adjacency, DpEvent, Sees
-from fedbench.core.errors import NoTheorem
+from fedbench.core.blame import error_line, shown
+from fedbench.core.errors import FedbenchError, NoTheorem, PluginError
 from fedbench.privacy import amplification as masks
 from fedbench.privacy import events, sampling
 from fedbench.privacy.conversion import ORDERS, Floats, gdp_epsilon, gdp_rounds, rdp_to_dp
@@ -103,6 +104,24 @@ def price(event: DpEvent, participation: Participation, delta: float) -> Privacy
         f"{type(event).__name__} has no accountant; register one with "
         "fedbench.privacy.accountants.price"
     )
+
+
+def cost_of(event: DpEvent, participation: Participation, delta: float) -> PrivacyCost:
+    """Return what `price` does; `PluginError` if another package's accountant raises or errs."""
+    accountant = price.dispatch(type(event))
+    module = accountant.__module__
+    named = f"accountant of {type(event).__qualname__} ({module})"
+    try:
+        answer: object = accountant(event, participation, delta)
+    except FedbenchError:
+        raise
+    except Exception as error:
+        if module.partition(".")[0] == "fedbench":  # our own logic keeps its traceback
+            raise
+        raise PluginError(named, "price", f"raised {error_line(error)}") from error
+    if not isinstance(answer, PrivacyCost):
+        raise PluginError(named, "price", f"must return a PrivacyCost, got {shown(answer)}")
+    return answer
 
 
 def best_of(rdp: Callable[[Floats], Floats], times: int, delta: float) -> float:
@@ -287,7 +306,7 @@ class Ledger:
         for limit, event, times in sorted(limits, key=lambda limited: -limited[0]):
             if worst is not None and limit <= worst.epsilon:
                 break
-            cost = price(event, replace(asked, times=times), delta)
+            cost = cost_of(event, replace(asked, times=times), delta)
             if worst is None or cost.epsilon > worst.epsilon:
                 worst = cost
         return worst

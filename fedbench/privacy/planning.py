@@ -11,7 +11,7 @@ import numpy as np
 
 from fedbench.api import Adjacency, Release, Sees
 from fedbench.core.errors import ConfigError, NoTheorem, require, require_share
-from fedbench.privacy.accountants import Participation, PrivacyCost, price
+from fedbench.privacy.accountants import Participation, PrivacyCost, cost_of
 from fedbench.privacy.conversion import check_claim
 
 # Larger ones take gigabytes: tables over the summed clients, and over all released bits.
@@ -113,7 +113,7 @@ class PrivacyPlan:
                 f"{type(plugin).__name__} makes no claim that could be priced; "
                 "see fedbench list mechanisms"
             )
-        return price(event, self.participation(sees), self.delta)
+        return cost_of(event, self.participation(sees), self.delta)
 
     def after(self, rounds: int) -> PrivacyPlan:
         """Return the plan stopped after ``rounds``, at the same rate of participation."""

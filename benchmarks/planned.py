@@ -36,7 +36,7 @@ from fedbench_attacks.crafted import honest_rows, unit
 ROUNDS = 20
 STEPS = 3  # of gradient descent that stand for the honest training of a round
 CLIMBS = 6  # gradients through all rounds, in each round
-SCENARIO = {
+SCENARIO: dict[str, Any] = {
     "dataset": "digits",
     "partition": "dirichlet:beta=0.3",
     "clients": 20,
@@ -164,7 +164,8 @@ def accuracies(defense: str, attack: Auto | str, seed: int) -> tuple[float, floa
     scenario = fedbench.Scenario(
         **SCENARIO, model=Perceptron, defense=defense, attack=attack, seed=seed
     )
-    looks = [100 * played.accuracy for played in fedbench.play(scenario).rounds]
+    rounds = fedbench.play(scenario).rounds
+    looks = [100 * each.accuracy for each in rounds if each.accuracy is not None]
     return statistics.fmean(looks[-5:]), looks[-1]
 
 
@@ -175,7 +176,7 @@ def main() -> None:
     parser.add_argument("--ahead", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args()
-    attacks = {"none": "none", "auto": "auto"}
+    attacks: dict[str, Auto | str] = {"none": "none", "auto": "auto"}
     attacks |= {f"planned, {k} rounds": Planned(ahead=k) for k in options.ahead}
     table = Table("rule", "attack", *(f"seed {seed}" for seed in options.seeds))
     for defense in options.defense:

@@ -1245,7 +1245,8 @@ def test_none_has_a_rank_where_the_seeds_are_too_few_to_tell_any_two_apart() -> 
 
 
 def test_an_entry_without_a_rival_has_no_rank() -> None:
-    alone, beaten = ranked(0.9), ranked(0.8)
+    alone = ranked(0.9)
+    beaten = ranked(0.8)
     (only,) = ranking([alone]).standings
     assert (only.rank, only.best, only.pareto) == (None, None, True)
     unplayed = ranked(0.99, status="submitted")
@@ -1318,7 +1319,9 @@ def in_season(season: str, mean: float) -> Entry:
 
 
 def test_the_latest_season_comes_first_and_entries_without_one_last() -> None:
-    early, late, private = in_season("2026-02", 0.9), in_season("2026-11", 0.5), promising(2.0, 0.7)
+    early = in_season("2026-02", 0.9)
+    late = in_season("2026-11", 0.5)
+    private = promising(2.0, 0.7)
     private = private.model_copy(update={"ranking": late.ranking})
     groups = comparable_groups([ranked(0.8), early, private, late])
     assert [(ranking(group).season, len(group)) for group in groups] == [

@@ -30,7 +30,7 @@ F = 2  # in each name below, too
 
 @dataclass
 class Round:
-    """What a server has in its second round."""
+    """Rows of two rounds, sizes of the clients and the server's own message."""
 
     x: Array  # ``(n, d)``
     first: Array  # ``(n, d)`` rows of the first round

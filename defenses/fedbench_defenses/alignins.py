@@ -64,10 +64,11 @@ class AlignIns(Defense[None]):
     the principal sign, that of the sum of all rows' signs. A row counts if both are within a number
     of standard deviations of their medians over the round. The norm is the median over the rows
     that count. Where all scores are equal all rows count, and values that tie for the last of the
-    largest share its places; public code divides by 0, and takes any of them. With nobody
-    left the answer is 0, and `findings` say so. Rows that are not finite are left out before.
-    Ignores the clients' sizes, which that code weights by. Of an even number of norms the median is
-    the mean of the middle two, where that code takes the smaller one.
+    largest share its places; public code divides by 0, and takes any of them. A score at the limit
+    counts, so that of two rows both do; that code leaves it out. With nobody left the answer is 0,
+    and `findings` say so. Rows that are not finite are left out before. Ignores the clients' sizes,
+    which that code weights by. Of an even number of norms the median is the mean of the middle two,
+    where that code takes the smaller one.
 
     It tolerates nobody for certain: a few rows beyond the medians of others decide who counts, and
     those who count what the median norm is.

@@ -95,7 +95,8 @@ def is_divided(scores: Tensor, key: Key) -> bool:
 
     It does if ``Gap(1) < Gap(2) - s_2``, where ``Gap(k)`` is by how much the logarithm of the sum
     of squares in ``k`` clusters is below its mean for uniform samples on the range of the scores,
-    and ``s_2`` the standard deviation of the latter, times ``sqrt(1 + 1 / DRAWS)``.
+    and ``s_2`` the standard deviation of the latter, times ``sqrt(1 + 1 / DRAWS)``. The code of
+    FLDetector's authors takes the logarithm of the mean, not the mean of the logarithms.
 
     References:
         Tibshirani, Walther and Hastie, "Estimating the Number of Clusters in a Data Set via the Gap

@@ -63,11 +63,13 @@ class LASA(Defense[None]):
     two radii. In a layer in which no row passes both, all are averaged, and `findings` say so. A
     row is ``kept`` if it counts in a layer; ``left_out`` is the share of rows over all layers.
 
-    The clip and its order are those of the authors' code, as are the radii. Coordinates as large as
-    the last that is kept are kept, too: of signs all. Magnitudes and signs are measured from the
-    middle of the alphabet. Rows that are not finite are left out before. Messages whose columns are
-    not those of the network, as behind a prefilter they may be, are one layer. Ignores the clients'
-    sizes. The paper's text was not at hand, but its definitions of purity and MZ-score were.
+    The clip and its order are those of the authors' code, as are the radii. That code sparsifies
+    weights alone, not biases, drops the last coordinate that it should keep, and takes the smaller
+    of two middle norms. Here coordinates as large as the last that is kept are kept, too: of signs
+    all. Magnitudes and signs are measured from the middle of the alphabet. Rows that are not finite
+    are left out before. Messages whose columns are not those of the network, as behind a prefilter
+    they may be, are one layer. Ignores the clients' sizes. The paper's text was not at hand, but
+    its definitions of purity and MZ-score were.
 
     Args:
         sparsity: Share of a row's coordinates that are brought to the middle.

@@ -16,6 +16,7 @@ from .distances import combine, cosines, middle
 from .signguard import middle_of_others
 
 CLOSE = 0.1  # what is within such a share of the median is no outlier
+EQUAL = 1e-9  # scores that differ by less are equal: shares of few coordinates often are
 
 
 def sign_products(x: Tensor, origin: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,7 +69,7 @@ def typical_supports(similarity: Tensor, mads: float) -> Tensor:
     """
     typical = middle_of_others(similarity)
     median, room = median_and_room(typical, mads)
-    return typical >= median - room
+    return typical >= median - room - EQUAL
 
 
 def clusters(near: Tensor, core: Tensor) -> Iterator[Tensor]:
@@ -102,7 +103,7 @@ def dense_rows(distances: Tensor, mads: float) -> Tensor:
     """
     reach = distances.sort(dim=1).values[:, len(distances) // 2]
     median, room = median_and_room(reach, mads)
-    radius = median + room
+    radius = median + room + EQUAL
     groups = torch.stack(list(clusters(distances <= radius, reach <= radius)))
     sizes = groups.sum(dim=1)
     return groups[sizes == sizes.max()].any(dim=0)

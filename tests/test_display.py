@@ -19,7 +19,9 @@ from fedbench.figures import systems
 from fedbench.results import summary
 from fedbench.sweeps.watch import Watcher
 from fedbench.tables import columns, report
-from fedbench.tables.terminal import FIRST_COLUMN
+from fedbench.tables.columns import ACCURACY
+from fedbench.tables.report import results
+from fedbench.tables.terminal import FIRST_COLUMN, grid
 
 NAMES = {
     "up": "uplink_bits_per_parameter",
@@ -435,7 +437,9 @@ def test_a_run_has_a_line_until_it_moves_to_the_table(monkeypatch: pytest.Monkey
     run, overall = drawn(watcher, console)[:2]
     assert run.startswith("fedavg + mean / dyn-opt, seed 0")
     assert run.endswith("round 10/40  50.0 %  1:00 left")
-    assert overall.startswith("0 of 2 runs done")
+    assert run.count("━") == 3  # of 12
+    assert overall.startswith("0 of 2 runs done, 1 running ")
+    assert single(overall).split(" ")[7] == "━╸"  # an eighth of 12
     assert overall.endswith("0:20 elapsed  2:20 left")
     watcher.finished(of, record(of, 0, 0.102))
     watcher.finished(of, record(of, 1, 0.102))
@@ -444,6 +448,30 @@ def test_a_run_has_a_line_until_it_moves_to_the_table(monkeypatch: pytest.Monkey
     assert lines[0].startswith("2 of 2 runs done")
     assert not any("round" in one for one in lines)
     assert any(single(one) == "dyn-opt ◀ worst 10.2 ± 0.0 n/a" for one in lines)
+
+
+def test_the_display_counts_runs_that_failed() -> None:
+    console, of = terminal(), cell("fedavg", "mean", "dyn-opt")
+    watcher = live.watcher(console, [of], [0, 1, 2])
+    watcher.finished(of, record(of, 0, 0.5))
+    assert drawn(watcher, console)[0].startswith("1 of 3 runs done, 0 running  ━")
+    watcher.failed(of, 1, "it broke")
+    assert drawn(watcher, console)[0].startswith("2 of 3 runs done, 0 running, 1 failed  ━")
+
+
+def test_as_many_of_the_last_rows_are_shown_as_fit_the_height() -> None:
+    console = terminal()
+    every = rows(sweep())  # of two systems
+    for height in range(20):
+        shown = [*live.last_rows(every, height), None][0]
+        counts = {
+            first: len(
+                console.render_lines(grid(results("", every[first:], ACCURACY), console.options))
+            )
+            for first in range(len(every))
+        }
+        fitting = [first for first, count in counts.items() if count <= height]
+        assert shown == (every[fitting[0]] if fitting else None), height
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from sample_records import sample_record, sample_round
 import fedbench
 from fedbench.api import Traits
 from fedbench.cli import main
-from fedbench.cli.leaderboard_table import HEADS, RankingTable, as_csv
+from fedbench.cli.leaderboard_table import GAP, HEADS, RankingTable, as_csv, gap
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.core.registry import split
@@ -66,6 +66,7 @@ from fedbench.leaderboard.entry_rules import (
     judge,
     outdated,
 )
+from fedbench.leaderboard.held_out import HeldOutResult
 from fedbench.leaderboard.rank import (
     comparable_groups,
     ranking,
@@ -1353,6 +1354,11 @@ def test_no_front_holds_chance_or_an_epsilon_that_promises_nothing() -> None:
     assert worst.low > limits.chance
     lucky = guess.model_copy(update={"score": guess.score.model_copy(update={"worst": worst})})
     assert not any(s.pareto for s in ranking([lucky], limits=limits).standings)
+    alone = with_interval([0.9], 0.95)  # a single seed has no such interval
+    once = guess.model_copy(
+        update={"seeds": [0], "score": good.score.model_copy(update={"worst": alone})}
+    )
+    assert not any(s.pareto for s in ranking([once], limits=limits).standings)
     huge, small = ranked(0.9, epsilon=174_000.0), ranked(0.8, epsilon=10.0)
     beaten = ranked(0.7, epsilon=10.0)
     standings = ranking([huge, small, beaten], limits=limits).standings
@@ -1664,10 +1670,51 @@ def test_a_name_is_no_formula_in_a_spreadsheet() -> None:
 def test_a_ranking_is_legible(width: int) -> None:
     console = Console(width=width, file=io.StringIO())
     with console.capture() as got:
-        console.print(table(promising(1.0, 0.6, note="n").model_copy(update={"name": "Flipped"})))
+        name = "Flipped in every round by very careful clients of one server"
+        console.print(table(promising(1.0, 0.6, note="n").model_copy(update={"name": name})))
     text = got.get()
     assert max(map(len, text.splitlines())) <= width
-    for whole in ("Flipped", "replayed", "sign-flip", "worst case %"):
+    for whole in (*name.split(), "60.0 [", "replayed", "sign-flip", "worst case %"):
         assert whole in text
     assert ("clean %" in text) == (width == 120)
     assert "…" not in text
+
+
+def test_a_ranking_names_the_promise_and_the_season_of_its_entries() -> None:
+    plain, private, late = ranked(0.6), promising(1.0, 0.6), in_season("2026-11", 0.6)
+    promise = "private systems (per client, replace-one, messages seen, δ = 1e-05)"
+    assert [table(each).title for each in (plain, private, late)] == [
+        "closed division, tiny: equal rounds",
+        f"closed division, tiny, {promise}: equal rounds",
+        "closed division, tiny, season 2026-11: equal rounds",
+    ]
+    within = RankingTable("closed", "tiny", ranking([entry()], "equal-bits", bits=100.0), 1, {})
+    assert within.title == "closed division, tiny: within 100.00 bits per parameter"
+
+
+def test_the_gap_has_a_column_where_any_entry_met_a_held_out_attack() -> None:
+    met, other = ranked(0.8), ranked(0.7)
+    lost = HeldOutResult("late", met.score.worst, with_interval([0.02, 0.03, 0.04], 0.95), "1")
+    worse = replace(lost, attack="later", gap=lost.accuracy)
+    held_out = {met.id: [lost, worse]}
+    shown = RankingTable("closed", "tiny", ranking([met, other]), 1, held_out).table()
+    headings = [column.heading for column in shown.columns]
+    assert headings.index(GAP) == headings.index("worst case %") + 1
+    texts = [line.texts[headings.index(GAP)] for line in shown.lines]
+    assert texts == [gap(lost), "n/a"]
+    assert gap(lost) == "+3.0 [+2.0, +4.0]"
+    assert GAP not in [column.heading for column in table(met, other).table().columns]
+
+
+def test_the_rows_of_a_ranking_have_all_numbers_of_a_score_or_none_without_one() -> None:
+    one = promising(1.0, 0.6)
+    score = one.score
+    (row,) = table(one).rows()
+    numbers = {"worst": score.worst.mean, "low": score.worst.low, "high": score.worst.high}
+    numbers |= {"attack": score.attack, "area": score.area, "clean": score.clean.mean}
+    numbers |= {"uplink_bits": 1.0, "downlink_bits": 0.0, "epsilon": 1.0}
+    nothing = dict.fromkeys(("held_out", "gap", "gap_low", "gap_high"))
+    assert {name: row[name] for name in numbers | nothing} == numbers | nothing
+    (poor,) = RankingTable("closed", "tiny", ranking([entry()], "equal-bits", 0.5), 1, {}).rows()
+    assert {name: poor[name] for name in numbers} == dict.fromkeys(numbers)
+    assert (poor["bits"], row["bits"]) == (0.5, None)

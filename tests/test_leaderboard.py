@@ -1710,7 +1710,11 @@ def test_the_rows_of_a_ranking_have_all_numbers_of_a_score_or_none_without_one()
     one = promising(1.0, 0.6)
     score = one.score
     (row,) = table(one).rows()
-    numbers = {"worst": score.worst.mean, "low": score.worst.low, "high": score.worst.high}
+    numbers: dict[str, Any] = {
+        "worst": score.worst.mean,
+        "low": score.worst.low,
+        "high": score.worst.high,
+    }
     numbers |= {"attack": score.attack, "area": score.area, "clean": score.clean.mean}
     numbers |= {"uplink_bits": 1.0, "downlink_bits": 0.0, "epsilon": 1.0}
     nothing = dict.fromkeys(("held_out", "gap", "gap_low", "gap_high"))

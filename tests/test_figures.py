@@ -368,6 +368,21 @@ def test_a_point_is_the_worst_case_at_the_bits_of_both_directions() -> None:
     assert (signs.low, signs.high) == pytest.approx((70, 74))  # of three seeds
 
 
+def test_all_points_lie_inside_the_panel_and_the_legend_names_the_hollow_ones_if_there_are_any() -> (
+    None
+):
+    figure = bits.compose(small())
+    (axes,) = figure.axes
+    left, right = axes.get_xlim()
+    low, high = axes.get_ylim()
+    for point in bits.points(small()):
+        assert left < point.bits < right
+        assert low < min(point.low, point.clean or 0) < max(point.high, point.clean or 0) < high
+    assert "no attack" in words(figure)
+    attacked = [row for row in small() if not row.cell.clean]
+    assert "no attack" not in words(bits.compose(attacked))
+
+
 @pytest.mark.slow
 def test_names_stand_beside_few_points_and_numbers_beside_many() -> None:
     few = words(bits.compose(small()))
@@ -555,6 +570,25 @@ def test_no_text_of_the_chart_of_survival_is_cut_or_overlaps_another(count: int)
     panel, sent = (axes.get_window_extent() for axes in figure.axes[:2])
     assert max(box.x1 for text, box in boxes if "worst" in text and box.y0 > panel.y0) < sent.x0
     assert panel.width > 3.5 * figure.dpi
+
+
+def test_the_chart_of_survival_has_a_bar_of_bits_and_a_column_of_epsilon_if_any_system_has_one() -> (
+    None
+):
+    plain = cell("fedavg", "mean", "none")
+    private = cell("fedavg", "mean", "none", f"{NOISY}0.2")
+    found = {
+        plain: [record(plain, 0, (0.1, 0.9), (8.0, 32.0))],
+        private: [record(private, 0, (0.1, 0.5), (2.0, 32.0), epsilon=2.5)],
+    }
+    figure = bars.survival(rows(found), "title", "what was run")
+    accuracy, sent, spent = figure.axes
+    assert [bar.get_width() for bar in sent.patches] == [8.0, 2.0]
+    assert [text.get_text() for text in sent.texts] == ["8.00", "2.00"]
+    assert [text.get_text() for text in spent.texts] == ["n/a", "2.50"]
+    assert list(accuracy.get_xticks()) == [0, 20, 40, 60, 80, 100]
+    alone = rows({plain: found[plain]})
+    assert len(bars.survival(alone, "title", "what was run").axes) == 2
 
 
 def test_the_chart_of_survival_marks_the_worst_case_of_each_system() -> None:

@@ -678,6 +678,25 @@ def test_rules_that_mean_nothing_are_refused(field: str, values: list[Any]) -> N
             Rules.model_validate(content)
 
 
+def test_an_entry_of_cells_that_do_not_fit_together_is_refused() -> None:
+    whole = entry()
+    clean, hit = (cell.model_dump() for cell in whole.cells[:2])
+    other = hit | {"impact": None}  # as if it were clean
+    early = hit | {"records": hit["records"][::-1]}
+    short = deepcopy(hit)
+    short["accuracy"]["values"] = short["accuracy"]["values"][1:]
+    for cells, why in (
+        ([hit, clean], "the first of its cells, and no other, must be the clean one"),
+        ([clean, hit, other], "the first of its cells, and no other, must be the clean one"),
+        ([clean, early], "must have a record of each seed, in their order"),
+        ([clean, short], "must have a value for each seed"),
+        ([clean], "the attack of its score must be that of an attacked cell"),
+    ):
+        with pytest.raises(ValidationError, match=why):
+            Entry.model_validate(whole.model_dump() | {"cells": cells})
+    assert Entry.model_validate(whole.model_dump() | {"cells": [clean, hit]}).cells[1].impact
+
+
 # A board
 
 

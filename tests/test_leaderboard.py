@@ -694,7 +694,11 @@ def test_an_entry_of_cells_that_do_not_fit_together_is_refused() -> None:
     ):
         with pytest.raises(ValidationError, match=why):
             Entry.model_validate(whole.model_dump() | {"cells": cells})
-    assert Entry.model_validate(whole.model_dump() | {"cells": [clean, hit]}).cells[1].impact
+    content = whole.model_dump() | {"cells": [clean, hit]}
+    assert Entry.model_validate(content).cells[1].impact
+    content["score"]["attack"] = clean["attack"]
+    with pytest.raises(ValidationError, match="must be that of an attacked cell"):
+        Entry.model_validate(content)
 
 
 # A board

@@ -676,6 +676,9 @@ def test_a_line_of_an_attack_goes_over_the_realised_share_from_the_run_without_m
     line = next(line for line in axes.lines if np.size(line.get_xdata()) == 3)
     assert list(line.get_ydata()) == pytest.approx([85, 85, 85])  # type: ignore[arg-type]
     assert len(axes.collections) == 5  # an interval for each cell, none twice
+    spread = [np.asarray(each.get_paths()[0].vertices)[:, 1] for each in axes.collections]
+    around = [sum(ends) / 2 for ends in spread]
+    assert sorted(around) == pytest.approx([35, 75, 85, 85, 85])  # in percent, about their means
     shown = [" ".join(one.split()) for one in sketched("share", table, 80, "ascii")]
     line_of = re.compile(r"sign-flip \|? ?35.0 \|? ?#+\.+ \|? ?35.0")
     assert any(map(line_of.fullmatch, shown)), shown

@@ -28,7 +28,7 @@ from sample_records import sample_record, sample_round
 import fedbench
 from fedbench.api import Traits
 from fedbench.cli import main
-from fedbench.cli.leaderboard_table import GAP, HEADS, RankingTable, as_csv, gap
+from fedbench.cli.leaderboard_table import GAP, HEADS, RankingTable, as_csv, gap, repetition
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.core.registry import split
@@ -1109,6 +1109,27 @@ def test_cells_agree_within_the_tolerance_or_if_the_difference_is_not_sure(
     ]
     part = StagedCell("development", "none")
     assert disagreements([ReplayedCell(part, *sides)], RULES_OF) == {part: names}
+
+
+def test_what_was_played_again_stands_beside_the_claim_with_the_difference_in_its_sign() -> None:
+    claimed = [played("sign-flip", seed, 0.75) for seed in range(2)]
+    again = [priced(2.0, attack="sign-flip", seed=seed, accuracy=0.5) for seed in range(2)]
+    part = StagedCell("development", "sign-flip")
+    claim = ClaimedEntry(Path(), entry(), claimed, [], [], RULES_OF, None)
+    console = Console(width=120, file=io.StringIO())
+    both = ReplayedCell(part, claimed, again)
+    shown = repetition(claim, [both], {part: ["accuracy"]}, console.options)
+    with console.capture() as got:
+        console.print(shown)
+    lines = [" ".join(line.split()) for line in got.get().splitlines()]
+    assert "sign-flip, development accuracy 0.75 0.5 -0.25 too far" in lines
+    assert "uplink bits per parameter 1 1 +0" in lines
+    assert "epsilon n/a 2 n/a" in lines
+    shown = repetition(claim, [replace(both, again=claimed)], {part: []}, console.options)
+    with console.capture() as got:
+        console.print(shown)
+    assert "epsilon" not in got.get()
+    assert "too far" not in got.get()
 
 
 def test_a_replay_of_more_cells_must_differ_more_surely() -> None:

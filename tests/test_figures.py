@@ -860,6 +860,17 @@ def test_a_sketch_is_as_wide_as_the_terminal(kind: str) -> None:
         assert len(lines) > 10
 
 
+def test_a_sketched_map_goes_on_below_where_its_columns_do_not_fit_and_cuts_no_name() -> None:
+    names = ["sign-flip", "mimic", "alie", "ipm", "min-max", "min-sum", "noise"]
+    lines = sketched("heatmap", tried({"fedavg": {"none": 0.9} | dict.fromkeys(names, 0.5)}), 60)
+    read = " ".join(lines).split()
+    assert set(names) <= set(read)
+    assert [line.split()[:2] for line in lines if line.startswith("mean ")] == [
+        ["mean", "90.0"],
+        ["mean", "50.0"],
+    ]
+
+
 def test_a_long_run_is_thinned_and_keeps_its_ends_and_a_bar_is_as_long_as_its_share() -> None:
     lines = [" ".join(one.split()) for one in sketched("rounds", small(), 80, "ascii")]
     assert "none (clean) | 18 |80.0" in lines  # digits, no arrows; in UTF-8: tests/frozen

@@ -35,6 +35,8 @@ def test_a_support_is_typical_down_to_some_deviations_below_the_median_and_never
     assert typical_supports(similarity, 4.0).tolist() == [True] * 5
     assert typical_supports(similarity, 3.9).tolist() == [True] * 4 + [False]
     assert typical_supports(similarity, 0.5).tolist() == [True, False, True, True, False]
+    # Median .8, deviation .1: .6 is at two of them, though in floats .8 - 2 * .1 is more than .6.
+    assert bool(typical_supports(at_equal_similarity(0.8, 0.7, 0.9, 0.9, 0.6), 2.0).all())
     # Three are the same, so that the deviation is 0: a tenth of the median is close enough.
     similarity = at_equal_similarity(0.8, 0.8, 0.8, 0.73, 0.71)
     assert typical_supports(similarity, 4.5).tolist() == [True] * 4 + [False]

@@ -38,7 +38,7 @@ NOTHING = type(None)
 NUMBER = (int, NOTHING)
 Form = dict[str, Kinds]
 DESCRIBED: Form = {"text": str, "class": str, "file": str, "accepts": list}
-ATTACK: Form = {"hooks": list, "needs": str, "idle": bool, "recruits": NUMBER}
+ATTACK: Form = {"hooks": list, "needs": str, "idle": bool, "recruits": NUMBER, "copies": list}
 RULE: Form = {
     "traits": dict,
     "f": (int, float, NOTHING),

@@ -26,6 +26,7 @@ from fedbench.api import (
     Knowledge,
     Mechanism,
     Prefilter,
+    Traits,
     hooks,
     undeclared,
 )
@@ -34,6 +35,7 @@ from fedbench.cli import main
 from fedbench.core import blame, errors, registry
 from fedbench.core.blame import ask
 from fedbench.core.errors import ConfigError, PluginError, UnknownPluginError
+from fedbench.core.rng import Key
 from fedbench.data.partitions import Partition
 from fedbench.experiment.compatibility import examine
 from fedbench.experiment.prepare import prepare
@@ -572,6 +574,64 @@ def told(check: Callable[[], object]) -> str:
     assert len(text.splitlines()) == 1, text
     assert "Traceback" not in text
     return text
+
+
+class OtherSigns(SignBits):
+    """An alphabet of another package, of which `example_payloads` has no message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherRule(TrimmedMean):
+    """The trimmed mean of that alphabet alone, wrong by ``error``."""
+
+    accepts = (OtherSigns,)
+
+    f: int | None = 2
+    error: float = 0.0
+
+    def aggregate(self, received, state, view):  # type: ignore[no-untyped-def]
+        answer, state = super().aggregate(received, state, view)
+        return answer + self.error, state
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassAll(Prefilter):
+    """Pass all rows on, and promise one more than there are."""
+
+    accepts = (OtherSigns,)
+    mixes = False
+    real = False
+
+    def rows(self, n: int) -> int:
+        return n + 1
+
+    def tolerates(self, n: int, rule: Defense[Any]) -> int:
+        return 0
+
+    def traits(self) -> Traits:
+        return Traits(detects=True, sharp=False)
+
+    def transform(self, received, view):  # type: ignore[no-untyped-def]
+        return received, torch.arange(len(received))
+
+
+def test_contract_tests_try_messages_of_another_package_and_pass_nothing_that_they_did_not() -> (
+    None
+):
+    messages = [OtherSigns(Key(0).normal(9, 102) > 0)]
+    raises = made("Hostile", Attack, bound(craft=lambda v, m: 1 / 0) | {"accepts": (OtherSigns,)})
+    checks: list[tuple[Callable[..., object], str]] = [
+        (partial(check_attack, raises, Mean()), "raised ZeroDivisionError"),
+        (partial(check_defense, OtherRule(error=1.0)), "all rows are equal, and another one"),
+        (partial(check_prefilter, PassAll(), OtherRule()), "fewer rows come out than it says"),
+    ]
+    for check, problem in checks:
+        text = told(check)
+        assert "got those of fedbench; write payloads=[...] with messages of your own" in text
+        assert problem in told(partial(check, payloads=messages))
+    check_defense(OtherRule(), payloads=messages)
+    text = told(partial(check_defense, OtherRule(), payloads=[SignBits(torch.ones(9, 3) > 0)]))
+    assert "got those of fedbench and SignBits" in text
 
 
 KNOWING = {"needs": lambda: Knowledge("all", defense=True)}

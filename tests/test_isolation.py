@@ -239,6 +239,19 @@ def test_an_isolated_run_has_the_same_record(changes: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
+def test_an_isolated_attack_says_whose_code_it_may_run_so_the_id_is_the_same(
+    install: Install,
+) -> None:
+    """`auto` tries the attacks of other packages, too: their files are in the id of its runs."""
+    install(SPIES, {"turned": "Turned"})
+    changes: dict[str, Any] = {"attack": "auto:budget=4", "rounds": 1}
+    plain, apart = (run("loop", isolate, **changes) for isolate in (False, True))
+    assert [source.module for source in plain.sources] == ["outsider"]
+    assert apart.id == plain.id
+    assert apart.sources == plain.sources
+
+
+@pytest.mark.slow
 def test_an_isolated_plugin_finds_nothing_that_it_was_not_shown(install: Install) -> None:
     install(SPIES, PLUGINS)
     changes: dict[str, Any] = {"attack": "spy", "defense": "rule-spy", "rounds": 1}

@@ -281,8 +281,11 @@ def test_token_ids_below_zero_are_told_to_begin_at_zero() -> None:
     assert isinstance(network, ModuleNet)
     with pytest.raises(ConfigError, match=r"token ids from -2 to 2, .*; number them from 0$"):
         network.require(torch.arange(-2, 3)[None])
-    with pytest.raises(ConfigError, match=r"token ids from 5 to 9, .*; give its embedding 10 rows"):
-        network.require(torch.arange(5, 10)[None])
+    bag = nn.Sequential(nn.EmbeddingBag(9, 20), nn.Linear(20, 3))
+    for embeds in (network, ModuleModel(module=bag).build((5,), 3)):
+        assert isinstance(embeds, ModuleNet)
+        with pytest.raises(ConfigError, match=r"ids from 5 to 9, .*; give its embedding 10 rows"):
+            embeds.require(torch.arange(5, 10)[None])
 
 
 class Attentive(nn.Module):

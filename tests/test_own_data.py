@@ -139,6 +139,24 @@ def test_labels_and_clients_may_be_texts() -> None:
     assert data.owner.tolist() == [1, 1, 0, 1]
 
 
+@pytest.mark.parametrize("lacks", [None, float("nan"), np.datetime64("NaT")])
+@pytest.mark.parametrize("beside", ["ant", 0])
+@pytest.mark.parametrize("kind", [list, lambda values: np.array(values, dtype=object)])
+def test_a_label_or_client_that_is_missing_is_no_class_and_no_client(
+    lacks: Any, beside: Any, kind: Callable[[list[Any]], Any]
+) -> None:
+    x = np.zeros((3, 2))
+    values = kind([beside, beside, lacks])
+    with pytest.raises(ConfigError, match=f"y must be there .*, got {lacks} for sample 2"):
+        from_arrays(x, values)
+    with pytest.raises(ConfigError, match=f"clients must be there .*, got {lacks} for sample 2"):
+        from_arrays(x, [0, 1, 0], clients=values)
+
+
+def test_words_for_nothing_are_labels_like_others() -> None:
+    assert from_arrays(np.zeros((3, 2)), ["None", "nan", "NaT"]).classes == 3
+
+
 def test_each_client_gets_the_samples_that_were_assigned_to_it() -> None:
     clients = np.repeat(["x", "y", "z"], 5)
     data = from_arrays(np.zeros((15, 2)), np.arange(15) % 2, clients=clients)
@@ -231,6 +249,10 @@ class Endless(IterableDataset[Tensor]):
 REFUSED: list[tuple[Callable[[], Data], str]] = [
     (lambda: from_arrays(np.zeros((3, 2)), [0, 1]), r"y must be one label of each sample, \(3,\)"),
     (lambda: from_arrays(np.zeros((3, 2)), np.eye(3)), r"got \(3, 3\); write y.argmax\(axis=1\)$"),
+    (
+        lambda: from_arrays(np.zeros((3, 2)), [[1, 1], [0, 1], [1, 0]]),
+        r"got \(3, 2\); a sample has one class here$",
+    ),
     (lambda: from_arrays(np.zeros((3, 2)), np.ones((3, 1))), r"got \(3, 1\); write y\[:, 0\]$"),
     (
         lambda: from_dataset(DataLoader(TensorDataset(EVERY, EVERY))),
@@ -263,8 +285,8 @@ REFUSED: list[tuple[Callable[[], Data], str]] = [
     (lambda: from_arrays(np.zeros((2, 2)), [0, 3], classes=2), "labels from 0 to 1"),
     (lambda: from_arrays(np.zeros((2, 2)), [0, 1], clients=[1]), r"clients must be one of each"),
     (
-        lambda: from_arrays(np.zeros((2, 2)), [0, 1], clients=np.array(["a", None], object)),
-        r"clients must all be numbers or all texts, got NoneType, str; write \[str\(c\)",
+        lambda: from_arrays(np.zeros((2, 2)), [0, 1], clients=np.array(["a", 1], object)),
+        r"clients must all be numbers or all texts, got int, str; write \[str\(c\)",
     ),
     (lambda: from_arrays(np.zeros((2, 2)), [0, 1], mean=[1.0]), "mean must be given together"),
     (

@@ -22,6 +22,7 @@ Array = npt.NDArray[Any]
 Numbers = Sequence[float]
 NUMPYS = (torch.float16, torch.float32, torch.float64)  # floats that NumPy has, too
 IMAGE_CHANNELS = (1, 3, 4)  # channels by which an image with its channels last is known
+MISSING = ("None", "nan", "<NA>", "NaT")  # texts of what stands for a missing value
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
@@ -325,15 +326,34 @@ def _samples(x: Any) -> Tensor:
     return numbers
 
 
+def _require_there(name: str, given: Any, array: Array) -> None:
+    """Raise `ConfigError` for a missing value, of which NumPy makes a text beside texts."""
+    if array.dtype.kind == "f":
+        missing = np.flatnonzero(np.isnan(array)).tolist()
+    elif array.dtype.kind in "biu":
+        missing = []
+    else:
+        values = given if isinstance(given, (list, tuple)) else array
+        missing = [i for i, v in enumerate(values) if not isinstance(v, str) and str(v) in MISSING]
+    if missing:
+        got = array[missing[0]]
+        raise ConfigError(
+            f"{name} must be there for every sample, got {got} for sample {missing[0]}; leave the "
+            "sample out"
+        )
+
+
 def _labels(y: Any, count: int) -> Tensor:
     array = _array(y)
     if array.shape != (count,):
         remedy = {(count, 1): "; write y[:, 0]"}.get(array.shape, "")
         if array.ndim == 2 and array.shape[0] == count and array.shape[1] > 1:
-            remedy = "; write y.argmax(axis=1)"
+            one_hot = array.dtype.kind in "biuf" and ((array != 0).sum(axis=1) == 1).all()
+            remedy = "; write y.argmax(axis=1)" if one_hot else "; a sample has one class here"
         raise ConfigError(
             f"y must be one label of each sample, ({count},), got {array.shape}{remedy}"
         )
+    _require_there("y", y, array)
     if array.dtype.kind == "O" and all(isinstance(label, Real) for label in array):
         array = np.array(array.tolist())  # numbers of a table that allows for missing ones
     if array.dtype.kind in "OUS":
@@ -380,6 +400,7 @@ def _classes(labels: Tensor) -> int:
 def _owner(clients: Any, count: int) -> Tensor:
     array = _array(clients)
     require("clients", array.shape, array.shape == (count,), f"one of each sample, ({count},)")
+    _require_there("clients", clients, array)
     try:
         numbers = np.unique(array, return_inverse=True)[1]
     except TypeError as error:  # of values that have no order

@@ -42,9 +42,10 @@ class Plugins:
         """Return the source files of the plug-ins, and those whose code their attack copies."""
         parts = (self.protocol, self.attack, self.mechanism, *self.links())
         apart = (StandIn, SimpleNamespace)  # in another process, which says its files
-        copied = [] if isinstance(self.attack, apart) else self.attack.copies()
         files = [source_at(p.file) if isinstance(p, apart) else source_of(type(p)) for p in parts]
-        return [*files, *map(source_of, copied)]
+        if isinstance(self.attack, StandIn):
+            return [*files, *map(source_at, self.attack.described["copies"])]
+        return [*files, *map(source_of, self.attack.copies())]
 
     def described(self, kind: str, text: str) -> str:
         """Return the text of a part of this kind with every parameter written out."""

@@ -148,7 +148,8 @@ class Guest:
             hooks = ("require_samples", "learn", "poison", "wrap_grad", "trigger", "craft")
             own = [h for h in hooks if getattr(type(plugin), h) is not getattr(Attack, h)]
             declared = {"needs": str(plugin.needs()), "recruits": plugin.recruits}
-            return common | declared | {"hooks": own, "idle": bool(plugin.idle)}
+            copied = [inspect.getfile(cls) for cls in plugin.copies()]
+            return common | declared | {"hooks": own, "idle": bool(plugin.idle), "copies": copied}
         common |= traits_of(plugin)
         return common | {
             "rows_needed": plugin.rows_needed(),

@@ -38,7 +38,7 @@ NOTHING = type(None)
 NUMBER = (int, NOTHING)
 Form = dict[str, Kinds]
 DESCRIBED: Form = {"text": str, "class": str, "file": str, "accepts": list}
-ATTACK: Form = {"hooks": list, "needs": str, "idle": bool, "recruits": NUMBER}
+ATTACK: Form = {"hooks": list, "needs": str, "idle": bool, "recruits": NUMBER, "copies": list}
 RULE: Form = {
     "traits": dict,
     "f": (int, float, NOTHING),
@@ -333,5 +333,8 @@ def _alphabet(name: str) -> type[Payload]:
     """Return an alphabet of fedbench by its name; another package's raises `FedbenchError`."""
     alphabet = getattr(payloads, name, None)
     if not (isinstance(alphabet, type) and issubclass(alphabet, Payload)):
-        raise FedbenchError(f"--isolate knows the alphabets of fedbench, got {name}")
+        raise FedbenchError(
+            "--isolate must have plug-ins that work on alphabets of fedbench, got one with "
+            f"accepts = ({name},); play without --isolate"
+        )
     return alphabet

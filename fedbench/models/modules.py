@@ -25,7 +25,13 @@ from fedbench.models.fingerprints import described
 from fedbench.models.layers import Pass, take_over
 from fedbench.models.models import Model
 from fedbench.models.network import Image, Network, Step
-from fedbench.models.trials import TRIED, copied, require_callable, require_trainable
+from fedbench.models.trials import (
+    TRIED,
+    copied,
+    mixes_samples,
+    require_callable,
+    require_trainable,
+)
 
 Start = Literal["given", "fresh"]
 Make = Callable[[], nn.Module]
@@ -277,7 +283,8 @@ class ModuleNet(Network):
             whole = x.dtype == torch.int64
             given = f"token ids from {x.min()} to {x.max()}" if whole else "numbers"
             other = "numbers: x.astype(float)" if whole else "token ids: x.astype(int)"
-            short = whole and isinstance(error, IndexError)
+            beyond = isinstance(error, IndexError) or "not in the valid range" in str(error)
+            short = whole and beyond  # the second is what EmbeddingBag says
             remedy = f"give its embedding {x.max() + 1} rows" if short else f"pass {other}"
             remedy = "number them from 0" if short and x.min() < 0 else remedy
             raise Incompatible(
@@ -480,7 +487,7 @@ class ModuleNet(Network):
                     torch.vmap(loss, (0, None))(tree, x)
             except Exception as error:  # foreign code raises anything
                 return f"cannot be mapped over clients by torch.vmap ({error_line(error)})"
-        return ""
+        return "mixes the samples of a batch in training" if mixes_samples(self, own) else ""
 
 
 def inside(layer: str, part: str) -> str:

@@ -126,6 +126,19 @@ def require_trainable(network: Network, module: nn.Module, now: Pass) -> None:
         )
 
 
+def mixes_samples(network: Network, own: Tree) -> bool:
+    """Return whether padding, which fills short batches in lock step, changes logits of others.
+
+    Batch norm leaves padding out; what else a module computes of a batch does not.
+    """
+    x = network.examples(TRIED + 1, Key(0))
+    padded = Step(Key(0), torch.arange(TRIED + 1) < TRIED)
+    with torch.no_grad():
+        plain = network.logits(own, x[:TRIED], _step())
+        beside = network.logits(own, x, padded)[:TRIED]
+    return bool((beside - plain).norm() > TOLERANCE * plain.norm())
+
+
 def _step() -> Step:
     return Step(Key(0), torch.ones(TRIED, dtype=torch.bool))
 

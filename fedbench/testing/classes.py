@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 from fedbench.api import Attack, Chain, Defense, Mechanism, Prefilter, Protocol
 from fedbench.core.blame import shown, title
 from fedbench.core.registry import without_default
 from fedbench.experiment.compatibility import is_alphabet
+from fedbench.payload import Payload
 
 CONTRACTS: dict[str, type[Any]] = {
     "attack": Attack,
@@ -64,6 +66,14 @@ def must_be_alphabets(plugin: object, name: str, alphabets: object) -> None:
         f"{title(plugin)}: {name} must be a tuple of types of messages, got {shown(alphabets)}; "
         f"write {name} = (FloatVectors,)"
     )
+
+
+def why_nothing_is_tried(caller: str, requirement: str, payloads: Sequence[Payload]) -> str:
+    """Return why nothing was checked: of all examples no message is of an alphabet that fits."""
+    ours = sorted({type(payload).__name__ for payload in payloads})
+    got = f"those of fedbench and {', '.join(ours)}" if ours else "those of fedbench"
+    remedy = "write payloads=[...] with messages of your own alphabet"
+    return f"{caller} must have messages of an alphabet that {requirement}, got {got}; {remedy}"
 
 
 def must_name_fields(plugin: object, name: str, named: object) -> None:

@@ -47,6 +47,7 @@ from fedbench.testing.classes import (
     must_be,
     must_be_alphabets,
     must_name_fields,
+    why_nothing_is_tried,
 )
 
 P = TypeVar("P", bound=Protocol[Any])
@@ -229,14 +230,19 @@ def example_rehearsal(payload: Payload) -> Rehearsal:
     return Rehearsal(x, y, 2, names, losses, gradients, pixels, steps)
 
 
-def check_attack(attack: Attack, defense: Defense[Any]) -> None:
-    """Check an attack on every alphabet that it and ``defense`` accept.
+def check_attack(attack: Attack, defense: Defense[Any], payloads: Sequence[Payload] = ()) -> None:
+    """Check an attack on every alphabet that it and ``defense`` accept, one at least.
 
     It sends as many messages as it has clients, legal ones unless they are bytes; it rewrites its
     own rows and no others; it is shown copies; the same key gives the same messages; if it folds or
     keeps, it may be asked for them one at a time; and an adversary without clients changes nothing.
     If it trains, its images, labels and gradients have the form of those that it was given; what it
     learns is a finite tensor that keeps its form.
+
+    Args:
+        attack: The attack with its parameters.
+        defense: The rule that it may query.
+        payloads: Messages of other alphabets than ours, five rows or more of each.
     """
     must_be("attack", attack, "check_attack")
     must_be("defense", defense, "check_attack")
@@ -247,9 +253,13 @@ def check_attack(attack: Attack, defense: Defense[Any]) -> None:
     _check_training(attack)
     _check_learning(attack, defense)
     _check_trigger(attack)
-    for payload in example_payloads():
-        if not isinstance(payload, attack.accepts) or defense.refuses(type(payload)):
-            continue
+    tried = [
+        payload
+        for payload in [*example_payloads(), *payloads]
+        if isinstance(payload, attack.accepts) and not defense.refuses(type(payload))
+    ]
+    assert tried, why_nothing_is_tried("check_attack", "attack and rule both work on", payloads)
+    for payload in tried:
         name = type(payload).__name__
         shown = payload.copied()
         context = example_context(payload, defense)

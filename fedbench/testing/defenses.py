@@ -21,7 +21,7 @@ from fedbench.payload import (
     Payload,
     has_bits_alone,
 )
-from fedbench.testing.classes import must_be, must_be_alphabets
+from fedbench.testing.classes import must_be, must_be_alphabets, why_nothing_is_tried
 from fedbench.testing.contracts import example_payloads
 from fedbench.testing.contracts import view_of as view_of
 
@@ -30,7 +30,7 @@ HISTORY_ROUNDS = 16  # rounds after which a rule with a history must have notice
 MAX_NORM = 1e5  # below this an answer has not followed them
 
 
-def check_defense(defense: Defense[Any], n: int = 9) -> None:
+def check_defense(defense: Defense[Any], n: int = 9, payloads: Sequence[Payload] = ()) -> None:
     """Check that a rule keeps the laws of rules and its own traits.
 
     On every alphabet that it does not refuse:
@@ -57,6 +57,7 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
     Args:
         defense: The rule with its parameters, ``f`` filled in.
         n: Number of rows to try it with; more if it needs more.
+        payloads: Messages of other alphabets than ours, as many rows of each or more.
     """
     must_be("defense", defense, "check_defense")
     for link in links_of(defense):
@@ -76,10 +77,10 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
     survives = defense.tolerates(n)
     requirement = f"fewer than all of {n} rows, at most {n - 1}"
     Hook(defense, "tolerates").must(survives < n, requirement, survives)
-    payloads = example_payloads(n)
     words = (str, type(None))
-    tried = [p for p in payloads if ask(defense, "refuses", words, type(p)) is None]
-    assert tried, "refuses every alphabet"
+    examples = [*example_payloads(n), *payloads]
+    tried = [p for p in examples if ask(defense, "refuses", words, type(p)) is None]
+    assert tried, why_nothing_is_tried("check_defense", "the rule works on", payloads)
     for payload in tried:
         _check_on(defense, payload)
         _check_sums(defense, payload)
@@ -94,16 +95,25 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
         _check_canary(defense, floats or tried)
 
 
-def check_prefilter(prefilter: Prefilter, rule: Defense[Any], n: int = 9) -> None:
-    """Check a prefilter in front of ``rule``; alone it loses no row without saying so."""
+def check_prefilter(
+    prefilter: Prefilter, rule: Defense[Any], n: int = 9, payloads: Sequence[Payload] = ()
+) -> None:
+    """Check a prefilter in front of ``rule``; alone it loses no row without saying so.
+
+    Args:
+        prefilter: The prefilter with its parameters.
+        rule: The rule that is given what comes out of it.
+        n: As of `check_defense`.
+        payloads: As of `check_defense`.
+    """
     must_be("prefilter", prefilter, "check_prefilter")
     must_be("defense", rule, "check_prefilter")
     chain = ask(prefilter, "before", Defense, rule)
     ask(prefilter, "rows_needed", int, rule)
     ask(prefilter, "rows", int, n)
     ask(prefilter, "tolerates", int, n, rule)
-    check_defense(chain, n)
-    for payload in example_payloads(max(n, chain.rows_needed())):
+    check_defense(chain, n, payloads)
+    for payload in [*example_payloads(max(n, chain.rows_needed())), *payloads]:
         if chain.refuses(type(payload)) is not None:
             continue
         before = payload.encode()

@@ -55,6 +55,16 @@ def test_tied_weights_come_back_under_each_of_their_names() -> None:
     torch.testing.assert_close(fresh.eval()(x).softmax(dim=1), deployed.predict(x))
 
 
+def test_logits_in_use_that_depend_on_other_samples_are_warned_of() -> None:
+    normed = [nn.BatchNorm1d(12, track_running_stats=still) for still in (False, True)]
+    modules = [nn.Sequential(nn.Flatten(), nn.Linear(64, 12), n, nn.Linear(12, 10)) for n in normed]
+    with pytest.warns(UserWarning, match="depends on which samples are evaluated together"):
+        net(modules[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        net(modules[1])
+
+
 class Settled(Plain):
     """Batch norm that stays as it was pretrained, as is common in fine-tuning."""
 

@@ -116,6 +116,12 @@ def require_trainable(network: Network, module: nn.Module, now: Pass) -> None:
                 f"{name} must answer by its parameters and buffers alone, got other answers after "
                 "a pass in training; keep nothing else from pass to pass"
             )
+    if mixes_samples(network, own, training=False):
+        warnings.warn(
+            f"{name}: outside training the logits of a sample depend on those beside it, so its "
+            "accuracy depends on which samples are evaluated together",
+            stacklevel=2,
+        )
     idle = [n for n in own if n not in slopes and n not in network.statistics]
     if idle:
         warnings.warn(
@@ -126,16 +132,17 @@ def require_trainable(network: Network, module: nn.Module, now: Pass) -> None:
         )
 
 
-def mixes_samples(network: Network, own: Tree) -> bool:
-    """Return whether padding, which fills short batches in lock step, changes logits of others.
+def mixes_samples(network: Network, own: Tree, training: bool) -> bool:
+    """Return whether the logits of samples change with another one that is beside them.
 
-    Batch norm leaves padding out; what else a module computes of a batch does not.
+    In training it is padding, which fills short batches in lock step. Batch norm leaves that out;
+    what else a module computes of a batch does not.
     """
     x = network.examples(TRIED + 1, Key(0))
     padded = Step(Key(0), torch.arange(TRIED + 1) < TRIED)
     with torch.no_grad():
-        plain = network.logits(own, x[:TRIED], _step())
-        beside = network.logits(own, x, padded)[:TRIED]
+        plain = network.logits(own, x[:TRIED], _step() if training else None)
+        beside = network.logits(own, x, padded if training else None)[:TRIED]
     return bool((beside - plain).norm() > TOLERANCE * plain.norm())
 
 

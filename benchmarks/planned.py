@@ -206,6 +206,13 @@ def spread(percents: list[float]) -> str:
     return f"{statistics.fmean(percents):.1f}{deviation}"
 
 
+def against(percents: list[float], others: list[float]) -> str:
+    """Format the mean difference to others of the same seeds, and its standard error."""
+    differences = [p - o for p, o in zip(percents, others, strict=True)]
+    error = statistics.stdev(differences) / math.sqrt(len(differences)) if differences[1:] else 0.0
+    return f"{statistics.fmean(differences):+.1f} ± {error:.1f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     rules = ["centered-clipping", "norm-bound", "geometric-median"]
@@ -220,15 +227,22 @@ def main() -> None:
     for k in options.ahead:
         attacks[f"planned, {counted(k, 'round')}"] = Planned(ahead=k, last=options.rounds)
     attacks[f"planned, {counted(k, 'round')}, end unknown"] = Planned(ahead=k)
-    table = Table("rule", "attack", *(f"seed {seed}" for seed in options.seeds), "mean", "last")
+    seeds = [f"seed {seed}" for seed in options.seeds]
+    table = Table("rule", "attack", *seeds, "mean", "last", "mean - auto", "last - auto")
     for defense in options.defense:
+        auto: list[list[float]] = []
         for name, attack in attacks.items():
             scenario = {"defense": defense, "attack": attack, "rounds": options.rounds}
             scenario["model"] = options.model or Perceptron
             cells = [played(scenario | {"seed": seed}) for seed in options.seeds]
-            means, lasts = (list(percents) for percents in zip(*cells, strict=True))
-            each = (f"{mean:.1f} ({last:.1f})" for mean, last in cells)
-            table.add_row(defense, name, *each, spread(means), spread(lasts))
+            both = [list(percents) for percents in zip(*cells, strict=True)]
+            row = [f"{mean:.1f} ({last:.1f})" for mean, last in cells]
+            row += [spread(percents) for percents in both]
+            if name == "auto":
+                auto = both
+            elif auto:
+                row += [against(*pair) for pair in zip(both, auto, strict=True)]
+            table.add_row(defense, name, *row)
     Console().print(table)
 
 

@@ -271,6 +271,14 @@ def test_no_bit_is_surer_than_accounted(c: float) -> None:
         assert float(1 - chances.double().max()) >= c
 
 
+@pytest.mark.parametrize("p", [1e-6, 0.01, 0.1, 0.2, 0.3, 0.499999])
+def test_no_bit_is_flipped_less_often_than_accounted(p: float) -> None:
+    flipped = FlipBits(p=p)
+    # a draw decides by the 32 leading bits of a chance, which are rounded up
+    chance = math.ceil(float(flipped.odds(3, torch.device("cpu"))[0]) * 2**32) / 2**32
+    assert p <= chance <= p + 2**-24
+
+
 def bits_seen(setup: Setup, update: Update) -> Tensor:
     """Return the bits of client 0 in two rounds of eight runs, ``(8, 2, d)`` float64."""
     runs = [played(setup, 0, update, seed, rounds=2) for seed in range(8)]

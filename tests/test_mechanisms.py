@@ -204,9 +204,21 @@ def test_an_adaptive_clip_stays_within_what_float32_holds_whatever_the_noise_on_
     noisy = DPFedAvg(adaptive=True, bit_noise=1e6)  # exp(-.2 * 1e5) and its inverse
     rest = torch.zeros(1), received, view(10, 10)
     norms = {noisy.on_aggregate(*rest, Key(i), ClipState(1.0, 5))[1].norm for i in range(20)}
-    assert norms == {1e-38, 1e38}
+    assert norms == {1e-30, 1e38}
     back, _ = noisy.on_updates(torch.ones(1, 1), torch.zeros(1, 1), keys(1), ClipState(1e38))
     assert back.tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("mechanism", [NoisySign, DPFedAvg])
+def test_no_clip_is_so_short_that_float32_rounds_an_update_to_a_longer_one(mechanism: Any) -> None:
+    x = Key(3).normal(4, 100_000)
+    least = mechanism(clip=1e-30)
+    out, _ = clipped(x, torch.zeros_like(x), least.clip)
+    assert float(out.double().norm(dim=1).max()) <= least.clip
+    # at 7.1e-46 one number of float32 is twice the clip, and signs refute their epsilon
+    assert float(clipped(torch.ones(1, 1), torch.zeros(1, 1), 7.1e-46)[0]) > 1.9 * 7.1e-46
+    with pytest.raises(ConfigError, match="clip must be >= 1e-30: float32 rounds shorter updates"):
+        mechanism(clip=9e-31)
 
 
 def test_dp_sgd_clips_samples_over_all_layers_and_adds_noise_to_the_sum_also_of_none() -> None:

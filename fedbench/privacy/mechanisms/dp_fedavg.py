@@ -11,12 +11,11 @@ from fedbench.api import Defense, DpEvent, Mechanism, Protocol, Release, ServerV
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, FoldedMessages, Payload
-from fedbench.privacy.clients import clipped
+from fedbench.privacy.clients import LEAST_CLIP, clipped, require_clip
 from fedbench.privacy.events import GaussianSum
 
-LEAST = 1e-38  # of a norm that float32 holds
-MOST = 1e38
-FASTEST = 200.0  # logarithm of more than MOST over LEAST
+MOST_CLIP = 1e38  # of a norm that float32 holds
+FASTEST = 200.0  # logarithm of more than MOST_CLIP over LEAST_CLIP
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class DPFedAvg(Mechanism):
     bit_noise: float | None = None
 
     def __post_init__(self) -> None:
-        require("DPFedAvg.clip", self.clip, self.clip > 0, "> 0")
+        require_clip("DPFedAvg.clip", self.clip)
         require("DPFedAvg.z", self.z, 0 < self.z < 1e6, "in (0, 1e6)")
         require("DPFedAvg.quantile", self.quantile, 0 < self.quantile < 1, "in (0, 1)")
         require("DPFedAvg.eta", self.eta, self.eta > 0, "> 0")
@@ -152,4 +151,4 @@ class DPFedAvg(Mechanism):
         bit_noise = self.bit_z(expected) * key.fold("bits").gaussian(1).item()
         share = (state.below - len(received) / 2 + bit_noise) / expected + 0.5
         norm = state.norm * math.exp(min(-self.eta * (share - self.quantile), FASTEST))
-        return total / expected, ClipState(min(max(norm, LEAST), MOST))
+        return total / expected, ClipState(min(max(norm, LEAST_CLIP), MOST_CLIP))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from rules import answer
+from scipy.special import ndtri
 
 import fedbench
 from fedbench.adversary.threat_model import MaliciousClients
@@ -259,10 +260,31 @@ def test_gaussian_noise_for_privacy_has_tails_the_right_variance_and_finite_ends
         def bits(
             self, count: int, device: torch.device | str = "cpu", skip: int = 0
         ) -> torch.Tensor:
-            return torch.tensor([0, -1])
+            return torch.tensor([0, -1, 1 << 24, (1 << 24) - 1])
 
-    # with 53 bits the largest would round to 1, whose quantile is infinite
-    assert Ends(0).gaussian(2).tolist() == pytest.approx([-8.2095, 8.2095], abs=1e-3)
+        def fold(self, *names: str | int) -> Key:
+            return self
+
+    # Quantiles of 2^-117, of nearly 1 - 2^-64, and of the two sides of where uniforms get finer:
+    # (2^12 + 1/2) 2^-52, and nearly 2^-40 with the second word's 2^-28.
+    ends = [2.0**-117, 2.0**-64, (2.0**12 + 0.5) * 2.0**-52, (2.0**24 - 1 + 2.0**-40) * 2.0**-64]
+    expected = ndtri(ends) * [1, -1, 1, 1]
+    assert expected[:2] == pytest.approx([-12.462, 9.081], abs=1e-3)
+    assert Ends(0).gaussian(4).numpy() == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_tails_of_gaussian_noise_change_no_other_draw_and_reach_as_far_in_all_forms() -> None:
+    shifted = (Key(11).bits(400_000) >> 12) & (2**52 - 1)
+    x = torch.special.ndtri((shifted.double() + 0.5) * 2.0**-52)
+    assert torch.equal(Key(11).gaussian(400_000), x)
+    # a seed whose first word is 0, by the inverse of SplitMix64's mixer: mix(0) = 0
+    rare = Key(-0x9E3779B97F4A7C15 % 2**64)
+    assert int(rare.bits(1)) == 0
+    (draw,) = rare.gaussian(1).tolist()
+    assert -12.5 < draw < -9.081
+    seeds = torch.stack([rare.tensor(), Key(11).tensor()])
+    stacked = torch.vmap(lambda seed: Key(seed).gaussian(3))(seeds)
+    torch.testing.assert_close(stacked[0], rare.gaussian(3), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(

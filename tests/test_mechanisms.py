@@ -8,10 +8,11 @@ import pytest
 import torch
 from rules import answer
 from scipy.special import ndtri
+from torch import Tensor
 
 import fedbench
 from fedbench.adversary.threat_model import MaliciousClients
-from fedbench.api import Gradient, Mechanism, Release, ServerView
+from fedbench.api import Defense, Gradient, Mechanism, Release, ServerView
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.core.rng import Key, Secret
@@ -326,6 +327,31 @@ def test_central_noise_covers_what_a_client_changes_behind_a_rule_that_clips(
     turned = torch.tensor([[0.0, 2.0], [-1.2, -1.6], [9.0, 0.0]])
     change = 3 * float((answer(rule, x) - answer(rule, turned)).norm())
     assert change == pytest.approx(2 * c)  # no more than the noise on the sum is made for, 2 clip
+
+
+class UnitRows(Defense[None]):
+    """Mean of the rows, each brought to norm 1: a short row moves it as far as a long one."""
+
+    def tolerates(self, n: int) -> int:
+        return 0
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        return torch.nn.functional.normalize(received.values(), dim=1).mean(dim=0), None
+
+    def sensitivity(self, clip: float, n: int) -> float:
+        return 2 / n
+
+
+@pytest.mark.parametrize("clip", [0.01, 0.999])
+def test_a_rule_that_makes_short_rows_longer_is_refused_behind_a_short_clip(clip: float) -> None:
+    fedavg = registry.load("protocol", "fedavg")
+    mean = registry.load("defense", "mean")
+    assert "changes by no more than a mean" in str(DPFedAvg(clip=clip).misfit(fedavg, UnitRows()))
+    assert DPFedAvg(clip=clip).misfit(fedavg, mean) is None
+    assert DPFedAvg(clip=1.0).misfit(fedavg, UnitRows()) is None
+    # an adaptive clip may become as short as it likes
+    assert DPFedAvg(clip=1.0, adaptive=True).misfit(fedavg, UnitRows()) is not None
+    assert DPFedAvg(clip=clip, adaptive=True).misfit(fedavg, mean) is None
 
 
 def test_floats_beside_bits_and_kept_moments_are_refused() -> None:

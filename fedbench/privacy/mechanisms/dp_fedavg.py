@@ -91,8 +91,9 @@ class DPFedAvg(Mechanism):
                 f"needs updates that travel as floats, got {protocol.sends.__name__}: a codec may "
                 "enlarge what was clipped; use fedavg"
             )
-        change = defense.sensitivity(1.0, 10)
-        if change is None or change > 2 / 10:
+        clips = (LEAST_CLIP, self.clip, MOST_CLIP) if self.adaptive else (self.clip,)
+        changes = [(clip, defense.sensitivity(clip, 10)) for clip in clips]
+        if any(change is None or change > (1 + 1e-9) * 2 * clip / 10 for clip, change in changes):
             return (
                 "needs a rule whose answer changes by no more than a mean with one row, for noise "
                 f"behind another one has no theorem; use mean, or clip:c={self.clip:g}+mean, by "

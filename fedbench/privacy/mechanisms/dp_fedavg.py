@@ -33,8 +33,8 @@ class DPFedAvg(Mechanism):
     ``(sum_i clip(x_i) + N(0, (z clip)²)) / (q N)`` with the fixed denominator ``q N``, the expected
     size of a round, and equal weights. It protects against an adversary that sees the models which
     the server deploys, not against the server, and hides who took part. A malicious client need not
-    clip; the others are protected all the same, unless it sends so much (``2**24`` clips) that
-    float32 rounds the noise away. A rule that clips every row to a fixed norm, such as
+    clip; the others are protected all the same, unless it sends so much (``2**23`` clips) that
+    float32 rounds what they send. A rule that clips every row to a fixed norm, such as
     ``clip:c=1+mean`` or ``norm-bound:c=1``, has the server clip, too: ε stays, and no client moves
     the mean further than an honest one may.
 

@@ -186,6 +186,17 @@ def test_noise_is_of_the_clip_and_dp_fedavg_divides_by_the_expected_number() -> 
     assert abs(float(noisy.std()) - 0.6) < 0.01
 
 
+def test_runs_of_one_seed_share_their_noise_so_an_epsilon_is_for_one_run_alone() -> None:
+    aggregate = torch.tensor([1.0, -2.0])
+    rest = FloatVectors(torch.zeros(10, 2)), view(10, 10), Key(5)
+    mild, strong = (
+        mechanism.on_aggregate(aggregate, *rest, mechanism.init())[0]
+        for mechanism in (DPFedAvg(z=1.0), DPFedAvg(z=2.0))
+    )
+    assert float((mild - aggregate).abs().min()) > 0.001
+    torch.testing.assert_close(2 * mild - strong, aggregate)
+
+
 def test_adaptive_clipping_moves_towards_the_quantile_and_pays_for_the_bits() -> None:
     mechanism = DPFedAvg(clip=1.0, z=1.0, adaptive=True, bit_noise=0.6)
     # (1 - 1/1.44)^(-1/2) = 1.8091

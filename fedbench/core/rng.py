@@ -408,14 +408,16 @@ class Key:
         those within 2**-40 of 0 or 1, one draw of 5e11, have all 64 and 52 of another stream.
         """
         words = self.bits(math.prod(shape), device)
+        p = shift_right(words, 12).to(torch.float64).add_(0.5).mul_(2.0**-52)
+        if self._of_numpy(words.device) is not None and len(words):  # elsewhere this would wait
+            low, high = torch.aminmax(p)
+            if low > 2.0**-40 and high < 1 - 2.0**-40:
+                usual: Tensor = torch.special.ndtri(p)
+                return usual.reshape(shape)
         ends = words ^ (words >> 63)  # how far the 64 bits are from all 0 or all 1
-        p = shift_right(ends, 12).to(torch.float64).add_(0.5).mul_(2.0**-52)
-        rare = ends < 1 << 24
-        if self._of_numpy(words.device) is None or bool(rare.any()):  # else without a wait
-            finer = shift_right(self.fold("tail").bits(len(words), words.device), 12)
-            finer = finer.to(torch.float64).add_(0.5).mul_(2.0**-52)
-            p = torch.where(rare, finer.add_(ends).mul_(2.0**-64), p)
-        x = torch.special.ndtri(p)
+        finer = shift_right(self.fold("tail").bits(len(words), words.device), 12)
+        finer = finer.to(torch.float64).add_(0.5).mul_(2.0**-52).add_(ends).mul_(2.0**-64)
+        x = torch.special.ndtri(torch.where(ends < 1 << 24, finer, torch.minimum(p, 1 - p)))
         return torch.where(words < 0, -x, x).reshape(shape)
 
     def permutation(self, count: int, device: torch.device | str = "cpu") -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.special import ndtr, ndtri
 
 import fedbench
 from fedbench.api import DpEvent
@@ -19,7 +20,7 @@ from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Privacy, Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.privacy import amplification, sampling
-from fedbench.privacy.accountants import Ledger, Participation, PrivacyCost, price
+from fedbench.privacy.accountants import Ledger, Participation, PrivacyCost, cost_of, price
 from fedbench.privacy.conversion import ORDERS, gdp_epsilon, rdp_to_dp
 from fedbench.privacy.events import (
     FlippedBits,
@@ -27,13 +28,16 @@ from fedbench.privacy.events import (
     GaussianSum,
     MaskSample,
     NoisySigns,
+    SkellamShare,
 )
 from fedbench.privacy.mechanisms.dp_fedavg import DPFedAvg
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian, MaskSampling
 from fedbench.privacy.mechanisms.noisy_sign import NoisySign
 from fedbench.privacy.mechanisms.randomized_response import FlipBits
+from fedbench.privacy.noise_ends import GAUSSIAN_END, IDEAL_NOISE, SKELLAM_END, SURE_SIGN
 from fedbench.privacy.planning import PrivacyPlan, calibrated, curve, prices
+from fedbench.protocols.secure_sums import _skellam
 
 ONCE = Participation(rounds=1, times=1, clients=1, per_round=1, honest=1)
 TWENTY = Participation(rounds=200, times=20, clients=100, per_round=10, honest=10)
@@ -131,6 +135,38 @@ def test_the_least_bound_wins_and_more_costs_more(event: DpEvent) -> None:
         more = price(event, dataclasses.replace(participation, rounds=400, times=40), 1e-5)
         assert more.epsilon > cost.epsilon
         assert price(event, participation, 1e-7).epsilon > cost.epsilon
+
+
+@pytest.mark.parametrize(
+    ("event", "changes", "ideal"),
+    [
+        (GaussianSum(0.3), {"sees": "model"}, True),  # 2 / 0.3 = 6.7 of 12.4: 5e-9 in a round
+        (GaussianSum(0.5), {"sees": "model"}, False),
+        (GaussianSum(0.3), COINS, False),  # half as far apart
+        (GaussianSum(0.1), COINS, True),
+        (GaussianGradients(0.1, 0.1, 5), {}, True),
+        (GaussianGradients(0.3, 0.1, 5), {}, False),
+        (NoisySigns(5, 0.09), {}, True),  # 11.1 standard deviations from a flip
+        (NoisySigns(5, 0.1), {}, False),
+        (SkellamShare(10, 10.0, 100.0), {}, False),  # 2 of 9 apart
+        (SkellamShare(10, 30.0, 100.0), {}, True),  # 6 of 9
+        (SkellamShare(10, 30.0, 100.0), {"sees": "sum"}, False),  # 1.9 of 28
+        (MASK, {}, False),
+    ],
+)
+def test_an_epsilon_says_where_noise_of_finitely_many_bits_does_not_reach(
+    event: DpEvent, changes: dict[str, Any], ideal: bool
+) -> None:
+    assert cost_of(event, exposed(**changes), 1e-5).note == (IDEAL_NOISE if ideal else "")
+
+
+def test_noise_reaches_as_far_as_its_ends_say() -> None:
+    assert float(ndtri(2.0**-117)) < -GAUSSIAN_END  # see the tails of `Key.gaussian`
+    for variance in (0.5, 3.0, 100.0, 1e4, 2e6):
+        table = _skellam(variance / 2)
+        assert len(table.limits) - 1 >= SKELLAM_END * math.sqrt(variance)
+    # nearly as many flips as are priced, where the last sign is still flipped at times
+    assert 2.0**-116 / float(ndtr(-SURE_SIGN)) < 1e-6
 
 
 @pytest.mark.parametrize("event", EVENTS[:3], ids=["ball", "cube", "bits"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from rules import answer
 from scipy.special import ndtr
 from torch import Tensor, nn
 
@@ -128,6 +129,22 @@ def test_models_of_neighbours_are_two_clips_apart_as_accounted(defense: str, att
     if attack == "none":
         moved = model(again, state) - model(again, begin(again))
         assert float(moved.std()) == pytest.approx(2 * 0.5 / 10, rel=0.1)
+
+
+@pytest.mark.parametrize(("defense", "moved"), [("mean", 8.0), ("clip:c=1+mean", 2.0)])
+def test_rounding_beside_very_long_messages_tells_what_others_send(
+    defense: str, moved: float
+) -> None:
+    """Float32 has steps of 1/8 beside 2**20; a half of one makes it round by a sign."""
+    d = 4096
+    unit = Key(1).flips(d) / 64  # a clip
+    far = torch.full((d,), 2.0**20)  # 2**26 clips long
+    rule = registry.load("defense", defense)
+    sums = [
+        4 * answer(rule, torch.stack([torch.full((d,), 1 / 16), sign * unit, far, -far]))
+        for sign in (1, -1)
+    ]
+    assert float((sums[0] - sums[1]).norm()) == pytest.approx(moved, rel=1e-3)
 
 
 def test_an_epsilon_says_that_it_is_not_for_models_of_an_attack_that_reads_messages() -> None:
@@ -269,6 +286,14 @@ def test_no_bit_is_surer_than_accounted(c: float) -> None:
     for chances in (masks, noisy, affine):
         assert float(chances.double().min()) >= c
         assert float(1 - chances.double().max()) >= c
+
+
+@pytest.mark.parametrize("p", [1e-6, 0.01, 0.1, 0.2, 0.3, 0.499999])
+def test_no_bit_is_flipped_less_often_than_accounted(p: float) -> None:
+    flipped = FlipBits(p=p)
+    # a draw decides by the 32 leading bits of a chance, which are rounded up
+    chance = math.ceil(float(flipped.odds(3, torch.device("cpu"))[0]) * 2**32) / 2**32
+    assert p <= chance <= p + 2**-24
 
 
 def bits_seen(setup: Setup, update: Update) -> Tensor:

@@ -68,6 +68,7 @@ def test_what_epsilon_protects_and_from_whom_is_said(command: Command, tmp_path:
     assert code == 0
     assert "protects all data of a client" in words
     assert "who sees the models that the server deploys; replace-one" in words
+    assert "5 rounds; for ideal noise: these neighbours are further apart" in words
     assert "weak every ε above 10: odds may change by more than e^10, 22,026 times" in words
     code, out, _ = command("privacy", "-m", "dp-sgd:clip=1,z=1", *typed, "--format", "json")
     assert (code, json.loads(out)["unit"]) == (0, "example")

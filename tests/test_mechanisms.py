@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 from rules import answer
+from scipy.special import ndtri
+from torch import Tensor
 
 import fedbench
 from fedbench.adversary.threat_model import MaliciousClients
-from fedbench.api import Gradient, Mechanism, Release, ServerView
+from fedbench.api import Defense, Gradient, Mechanism, Release, ServerView
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.core.rng import Key, Secret
@@ -184,6 +186,17 @@ def test_noise_is_of_the_clip_and_dp_fedavg_divides_by_the_expected_number() -> 
     assert abs(float(noisy.std()) - 0.6) < 0.01
 
 
+def test_runs_of_one_seed_share_their_noise_so_an_epsilon_is_for_one_run_alone() -> None:
+    aggregate = torch.tensor([1.0, -2.0])
+    rest = FloatVectors(torch.zeros(10, 2)), view(10, 10), Key(5)
+    mild, strong = (
+        mechanism.on_aggregate(aggregate, *rest, mechanism.init())[0]
+        for mechanism in (DPFedAvg(z=1.0), DPFedAvg(z=2.0))
+    )
+    assert float((mild - aggregate).abs().min()) > 0.001
+    torch.testing.assert_close(2 * mild - strong, aggregate)
+
+
 def test_adaptive_clipping_moves_towards_the_quantile_and_pays_for_the_bits() -> None:
     mechanism = DPFedAvg(clip=1.0, z=1.0, adaptive=True, bit_noise=0.6)
     # (1 - 1/1.44)^(-1/2) = 1.8091
@@ -204,9 +217,21 @@ def test_an_adaptive_clip_stays_within_what_float32_holds_whatever_the_noise_on_
     noisy = DPFedAvg(adaptive=True, bit_noise=1e6)  # exp(-.2 * 1e5) and its inverse
     rest = torch.zeros(1), received, view(10, 10)
     norms = {noisy.on_aggregate(*rest, Key(i), ClipState(1.0, 5))[1].norm for i in range(20)}
-    assert norms == {1e-38, 1e38}
+    assert norms == {1e-30, 1e38}
     back, _ = noisy.on_updates(torch.ones(1, 1), torch.zeros(1, 1), keys(1), ClipState(1e38))
     assert back.tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("mechanism", [NoisySign, DPFedAvg])
+def test_no_clip_is_so_short_that_float32_rounds_an_update_to_a_longer_one(mechanism: Any) -> None:
+    x = Key(3).normal(4, 100_000)
+    least = mechanism(clip=1e-30)
+    out, _ = clipped(x, torch.zeros_like(x), least.clip)
+    assert float(out.double().norm(dim=1).max()) <= least.clip
+    # at 7.1e-46 one number of float32 is twice the clip, and signs refute their epsilon
+    assert float(clipped(torch.ones(1, 1), torch.zeros(1, 1), 7.1e-46)[0]) > 1.9 * 7.1e-46
+    with pytest.raises(ConfigError, match="clip must be >= 1e-30: float32 rounds shorter updates"):
+        mechanism(clip=9e-31)
 
 
 def test_dp_sgd_clips_samples_over_all_layers_and_adds_noise_to_the_sum_also_of_none() -> None:
@@ -247,10 +272,31 @@ def test_gaussian_noise_for_privacy_has_tails_the_right_variance_and_finite_ends
         def bits(
             self, count: int, device: torch.device | str = "cpu", skip: int = 0
         ) -> torch.Tensor:
-            return torch.tensor([0, -1])
+            return torch.tensor([0, -1, 1 << 24, (1 << 24) - 1])
 
-    # with 53 bits the largest would round to 1, whose quantile is infinite
-    assert Ends(0).gaussian(2).tolist() == pytest.approx([-8.2095, 8.2095], abs=1e-3)
+        def fold(self, *names: str | int) -> Key:
+            return self
+
+    # Quantiles of 2^-117, of nearly 1 - 2^-64, and of the two sides of where uniforms get finer:
+    # (2^12 + 1/2) 2^-52, and nearly 2^-40 with the second word's 2^-28.
+    ends = [2.0**-117, 2.0**-64, (2.0**12 + 0.5) * 2.0**-52, (2.0**24 - 1 + 2.0**-40) * 2.0**-64]
+    expected = ndtri(ends) * [1, -1, 1, 1]
+    assert expected[:2] == pytest.approx([-12.462, 9.081], abs=1e-3)
+    assert Ends(0).gaussian(4).numpy() == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_tails_of_gaussian_noise_change_no_other_draw_and_reach_as_far_in_all_forms() -> None:
+    shifted = (Key(11).bits(400_000) >> 12) & (2**52 - 1)
+    x = torch.special.ndtri((shifted.double() + 0.5) * 2.0**-52)
+    assert torch.equal(Key(11).gaussian(400_000), x)
+    # a seed whose first word is 0, by the inverse of SplitMix64's mixer: mix(0) = 0
+    rare = Key(-0x9E3779B97F4A7C15 % 2**64)
+    assert int(rare.bits(1)) == 0
+    (draw,) = rare.gaussian(1).tolist()
+    assert -12.5 < draw < -9.081
+    seeds = torch.stack([rare.tensor(), Key(11).tensor()])
+    stacked = torch.vmap(lambda seed: Key(seed).gaussian(3))(seeds)
+    torch.testing.assert_close(stacked[0], rare.gaussian(3), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -292,6 +338,31 @@ def test_central_noise_covers_what_a_client_changes_behind_a_rule_that_clips(
     turned = torch.tensor([[0.0, 2.0], [-1.2, -1.6], [9.0, 0.0]])
     change = 3 * float((answer(rule, x) - answer(rule, turned)).norm())
     assert change == pytest.approx(2 * c)  # no more than the noise on the sum is made for, 2 clip
+
+
+class UnitRows(Defense[None]):
+    """Mean of the rows, each brought to norm 1: a short row moves it as far as a long one."""
+
+    def tolerates(self, n: int) -> int:
+        return 0
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        return torch.nn.functional.normalize(received.values(), dim=1).mean(dim=0), None
+
+    def sensitivity(self, clip: float, n: int) -> float:
+        return 2 / n
+
+
+@pytest.mark.parametrize("clip", [0.01, 0.999])
+def test_a_rule_that_makes_short_rows_longer_is_refused_behind_a_short_clip(clip: float) -> None:
+    fedavg = registry.load("protocol", "fedavg")
+    mean = registry.load("defense", "mean")
+    assert "changes by no more than a mean" in str(DPFedAvg(clip=clip).misfit(fedavg, UnitRows()))
+    assert DPFedAvg(clip=clip).misfit(fedavg, mean) is None
+    assert DPFedAvg(clip=1.0).misfit(fedavg, UnitRows()) is None
+    # an adaptive clip may become as short as it likes
+    assert DPFedAvg(clip=1.0, adaptive=True).misfit(fedavg, UnitRows()) is not None
+    assert DPFedAvg(clip=clip, adaptive=True).misfit(fedavg, mean) is None
 
 
 def test_floats_beside_bits_and_kept_moments_are_refused() -> None:

@@ -204,8 +204,9 @@ def terms(prices: Prices, costs: Mapping[Sees, PrivacyCost]) -> list[tuple[str, 
         if see in costs:
             alone = len(prices) == 1
             less = ", or less" if alone and see == "messages" else ""
-            covers = f"{OBSERVERS[see]}{less}; {costs[see].adjacency}; {costs[see].sampler}"
-            terms.append(("ε" if alone else see, covers))
+            cost = costs[see]
+            covers = (f"{OBSERVERS[see]}{less}", cost.adjacency, cost.sampler, cost.note)
+            terms.append(("ε" if alone else see, "; ".join(filter(None, covers))))
         else:
             terms.append((see, f"refused: {refusal}"))
     terms.append((WINNER_MARK, "the least bound, which is the ε that holds; natural logarithms"))
@@ -223,9 +224,11 @@ def _bound(cost: PrivacyCost | None, name: str) -> str:
 
 
 def as_json(name: str, plan: PrivacyPlan, prices: Prices, unit: str) -> str:
-    """Write the same as JSON; what is not finite is null."""
+    """Write the same as JSON; what is not finite is null, and an empty note is left out."""
     costs = {
-        see: {"refused": str(cost)} if isinstance(cost, NoTheorem) else asdict(cost)
+        see: {"refused": str(cost)}
+        if isinstance(cost, NoTheorem)
+        else {name: value for name, value in asdict(cost).items() if name != "note" or value}
         for see, cost in prices.items()
     }
     return document({"mechanism": name, "unit": unit, "plan": asdict(plan), "prices": costs})

@@ -84,7 +84,7 @@ def guarantee(setup: Setup, ledger: Ledger, slow: bool = True) -> Privacy | None
         winner=cost.winner,
         bounds={name: _finite(x) for name, x in cost.bounds.items()},
         paper=_finite(cost.paper),
-        note=provisos(setup),
+        note="; ".join(filter(None, (cost.note, provisos(setup)))),
     )
 
 

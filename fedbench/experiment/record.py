@@ -116,7 +116,7 @@ class Privacy(Part):
         winner: Name of the least bound.
         bounds: Every bound that applies, by name.
         paper: Claim of the mechanism's own paper, where that is another number.
-        note: Effect of malicious clients on the guarantee.
+        note: Effect on the guarantee of malicious clients, and of noise that ends too early.
     """
 
     epsilon: Number

@@ -12,10 +12,12 @@ from scipy.special import ndtr
 
 from fedbench.api import Adjacency, DpEvent, Sees
 from fedbench.core.blame import error_line, shown
+from fedbench.core.choices import SUMS
 from fedbench.core.errors import FedbenchError, NoTheorem, PluginError
 from fedbench.privacy import amplification as masks
 from fedbench.privacy import events, sampling
 from fedbench.privacy.conversion import ORDERS, Floats, gdp_epsilon, gdp_rounds, rdp_to_dp
+from fedbench.privacy.noise_ends import IDEAL_NOISE, beyond
 from fedbench.privacy.randomized_response import RandomizedResponse
 from fedbench.privacy.sums import SUM_ORDERS, poisson_binomial_rdp, skellam_rdp, sum_rdp
 
@@ -87,6 +89,7 @@ class PrivacyCost:
     adjacency: Adjacency
     sampler: str  # the participation that the bounds assume, in words
     paper: float | None = None  # epsilon that the mechanism's own paper would claim, if it differs
+    note: str = ""  # assumption of all bounds that does not hold here
 
 
 def least(
@@ -107,7 +110,10 @@ def price(event: DpEvent, participation: Participation, delta: float) -> Privacy
 
 
 def cost_of(event: DpEvent, participation: Participation, delta: float) -> PrivacyCost:
-    """Return what `price` does; `PluginError` if another package's accountant raises or errs."""
+    """Return what `price` does, with a note where the noise that is drawn ends too early.
+
+    `PluginError` if another package's accountant raises or errs.
+    """
     accountant = price.dispatch(type(event))
     module = accountant.__module__
     named = f"accountant of {type(event).__qualname__} ({module})"
@@ -121,7 +127,10 @@ def cost_of(event: DpEvent, participation: Participation, delta: float) -> Priva
         raise PluginError(named, "price", f"raised {error_line(error)}") from error
     if not isinstance(answer, PrivacyCost):
         raise PluginError(named, "price", f"must return a PrivacyCost, got {shown(answer)}")
-    return answer
+    summed = participation.sees in SUMS
+    honest = participation.honest if summed else 1
+    seen = beyond(event, answer.adjacency, participation.rounds, participation.times, honest)
+    return replace(answer, note=IDEAL_NOISE) if seen > delta / 1000 else answer
 
 
 def best_of(rdp: Callable[[Floats], Floats], times: int, delta: float) -> float:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedbench.api import Batches, Mechanism, Memory, Protocol, Shared, hooks
 from fedbench.core.blame import Hook
+from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.payload import Payload
@@ -104,6 +105,13 @@ def within(x: Tensor, c: float) -> Tensor:
 
 
 ROUNDING = 1e-6  # relative error of norms in float32, at most
+LEAST_CLIP = 1e-30  # float32 rounds much shorter updates to the few numbers it has near 0
+
+
+def require_clip(subject: str, clip: float) -> None:
+    """Check a clip: rounded to float32, a vector of that norm must not be longer."""
+    requirement = f">= {LEAST_CLIP:g}: float32 rounds shorter updates to longer ones"
+    require(subject, clip, clip >= LEAST_CLIP, requirement)
 
 
 def clipped(x: Tensor, reference: Tensor, radius: float) -> tuple[Tensor, Tensor]:

@@ -11,12 +11,11 @@ from fedbench.api import Defense, DpEvent, Mechanism, Protocol, Release, ServerV
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, FoldedMessages, Payload
-from fedbench.privacy.clients import clipped
+from fedbench.privacy.clients import LEAST_CLIP, clipped, require_clip
 from fedbench.privacy.events import GaussianSum
 
-LEAST = 1e-38  # of a norm that float32 holds
-MOST = 1e38
-FASTEST = 200.0  # logarithm of more than MOST over LEAST
+MOST_CLIP = 1e38  # of a norm that float32 holds
+FASTEST = 200.0  # logarithm of more than MOST_CLIP over LEAST_CLIP
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,8 @@ class DPFedAvg(Mechanism):
     ``(sum_i clip(x_i) + N(0, (z clip)²)) / (q N)`` with the fixed denominator ``q N``, the expected
     size of a round, and equal weights. It protects against an adversary that sees the models which
     the server deploys, not against the server, and hides who took part. A malicious client need not
-    clip; the others are protected all the same, unless it sends so much (``2**24`` clips) that
-    float32 rounds the noise away. A rule that clips every row to a fixed norm, such as
+    clip; the others are protected all the same, unless it sends so much (``2**23`` clips) that
+    float32 rounds what they send. A rule that clips every row to a fixed norm, such as
     ``clip:c=1+mean`` or ``norm-bound:c=1``, has the server clip, too: ε stays, and no client moves
     the mean further than an honest one may.
 
@@ -71,7 +70,7 @@ class DPFedAvg(Mechanism):
     bit_noise: float | None = None
 
     def __post_init__(self) -> None:
-        require("DPFedAvg.clip", self.clip, self.clip > 0, "> 0")
+        require_clip("DPFedAvg.clip", self.clip)
         require("DPFedAvg.z", self.z, 0 < self.z < 1e6, "in (0, 1e6)")
         require("DPFedAvg.quantile", self.quantile, 0 < self.quantile < 1, "in (0, 1)")
         require("DPFedAvg.eta", self.eta, self.eta > 0, "> 0")
@@ -92,8 +91,9 @@ class DPFedAvg(Mechanism):
                 f"needs updates that travel as floats, got {protocol.sends.__name__}: a codec may "
                 "enlarge what was clipped; use fedavg"
             )
-        change = defense.sensitivity(1.0, 10)
-        if change is None or change > 2 / 10:
+        clips = (LEAST_CLIP, self.clip, MOST_CLIP) if self.adaptive else (self.clip,)
+        changes = [(clip, defense.sensitivity(clip, 10)) for clip in clips]
+        if any(change is None or change > (1 + 1e-9) * 2 * clip / 10 for clip, change in changes):
             return (
                 "needs a rule whose answer changes by no more than a mean with one row, for noise "
                 f"behind another one has no theorem; use mean, or clip:c={self.clip:g}+mean, by "
@@ -152,4 +152,4 @@ class DPFedAvg(Mechanism):
         bit_noise = self.bit_z(expected) * key.fold("bits").gaussian(1).item()
         share = (state.below - len(received) / 2 + bit_noise) / expected + 0.5
         norm = state.norm * math.exp(min(-self.eta * (share - self.quantile), FASTEST))
-        return total / expected, ClipState(min(max(norm, LEAST), MOST))
+        return total / expected, ClipState(min(max(norm, LEAST_CLIP), MOST_CLIP))

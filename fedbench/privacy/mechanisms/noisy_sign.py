@@ -10,7 +10,7 @@ from torch import Tensor
 from fedbench.api import Defense, DpEvent, Mechanism, Protocol, Release, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
-from fedbench.privacy.clients import clipped
+from fedbench.privacy.clients import clipped, require_clip
 from fedbench.privacy.events import NoisySigns
 
 
@@ -36,7 +36,7 @@ class NoisySign(Mechanism):
     z: float = 1.0
 
     def __post_init__(self) -> None:
-        require("NoisySign.clip", self.clip, self.clip > 0, "> 0")
+        require_clip("NoisySign.clip", self.clip)
         require("NoisySign.z", self.z, 0 < self.z < 1e6, "in (0, 1e6)")
 
     def misfit(

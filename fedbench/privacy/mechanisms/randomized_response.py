@@ -86,6 +86,10 @@ class FlipBits(Mechanism):
         theta = torch.where(torch.isfinite(updates), updates, reference).clamp(self.c, 1 - self.c)
         return within(0.5 + self.slope * (theta - 0.5), self.p), state
 
+    def odds(self, d: int, device: torch.device) -> Tensor:
+        """Return the chance ``(d,)`` of a flip in float32: ``p``, or the next larger number."""
+        return within(torch.full((d,), self.p, device=device), self.p)
+
     def on_payload(self, payload: Payload, keys: Sequence[Key]) -> Payload:
         if self.form == "affine":
             return payload
@@ -93,7 +97,7 @@ class FlipBits(Mechanism):
         floats = 0 if isinstance(payload, SignBits) else payload.rest.shape[1]
         require("randomized-response", floats, not floats, "used without floats beside the bits")
         bits = bits_of(payload)
-        odds = torch.full((bits.shape[1],), self.p, device=bits.device)
+        odds = self.odds(bits.shape[1], bits.device)
         flips = torch.stack([key.bernoulli(odds) for key in keys])
         flipped: dict[str, Any] = {payload.packed_field: bits ^ flips}
         return replace(payload, **flipped)

@@ -142,7 +142,8 @@ def gradient_of_push(
     """Return the gradient ``(d,)`` of the last loss in the push that is added in every round.
 
     It goes back through a step ``w - rate g(w)`` by ``a - rate H a``, and ``H a`` is about
-    ``(g(w + e a) - g(w)) / e``.
+    ``(g(w + e a) - g(w)) / e``; the difference in Liu, Simonyan and Yang, "DARTS", ICLR 2019,
+    https://arxiv.org/abs/1806.09055, equation 8, is central and costs one gradient more.
 
     Args:
         slope: Gradient ``(d,)`` of the loss at weights ``(d,)``.

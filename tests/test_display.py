@@ -451,7 +451,8 @@ def test_a_run_has_a_line_until_it_moves_to_the_table(monkeypatch: pytest.Monkey
 
 
 def test_the_display_counts_runs_that_failed() -> None:
-    console, of = terminal(), cell("fedavg", "mean", "dyn-opt")
+    console = terminal()
+    of = cell("fedavg", "mean", "dyn-opt")
     watcher = live.watcher(console, [of], [0, 1, 2])
     watcher.finished(of, record(of, 0, 0.5))
     assert drawn(watcher, console)[0].startswith("1 of 3 runs done, 0 running  ━")

@@ -43,7 +43,7 @@ from fedbench.experiment.record_builder import build_record
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
-from fedbench.payload import FloatVectors, SignBits
+from fedbench.payload import FloatVectors, Payload, SignBits
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.signsgd import SignSGD
 from fedbench.run import play_round
@@ -589,9 +589,8 @@ class OtherRule(TrimmedMean):
     f: int | None = 2
     error: float = 0.0
 
-    def aggregate(self, received, state, view):  # type: ignore[no-untyped-def]
-        answer, state = super().aggregate(received, state, view)
-        return answer + self.error, state
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        return super().aggregate(received, state, view)[0] + self.error, None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -611,7 +610,7 @@ class PassAll(Prefilter):
     def traits(self) -> Traits:
         return Traits(detects=True, sharp=False)
 
-    def transform(self, received, view):  # type: ignore[no-untyped-def]
+    def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
         return received, torch.arange(len(received))
 
 

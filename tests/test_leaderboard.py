@@ -1725,9 +1725,9 @@ def test_a_ranking_is_legible(width: int) -> None:
 
 
 def test_a_ranking_names_the_promise_and_the_season_of_its_entries() -> None:
-    plain, private, late = ranked(0.6), promising(1.0, 0.6), in_season("2026-11", 0.6)
+    entries = [ranked(0.6), promising(1.0, 0.6), in_season("2026-11", 0.6)]
     promise = "private systems (per client, replace-one, messages seen, δ = 1e-05)"
-    assert [table(each).title for each in (plain, private, late)] == [
+    assert [table(each).title for each in entries] == [
         "closed division, tiny: equal rounds",
         f"closed division, tiny, {promise}: equal rounds",
         "closed division, tiny, season 2026-11: equal rounds",
@@ -1737,7 +1737,8 @@ def test_a_ranking_names_the_promise_and_the_season_of_its_entries() -> None:
 
 
 def test_the_gap_has_a_column_where_any_entry_met_a_held_out_attack() -> None:
-    met, other = ranked(0.8), ranked(0.7)
+    met = ranked(0.8)
+    other = ranked(0.7)
     lost = HeldOutResult("late", met.score.worst, with_interval([0.02, 0.03, 0.04], 0.95), "1")
     worse = replace(lost, attack="later", gap=lost.accuracy)
     held_out = {met.id: [lost, worse]}

@@ -487,7 +487,11 @@ class ModuleNet(Network):
                     torch.vmap(loss, (0, None))(tree, x)
             except Exception as error:  # foreign code raises anything
                 return f"cannot be mapped over clients by torch.vmap ({error_line(error)})"
-        return "mixes the samples of a batch in training" if mixes_samples(self, own, True) else ""
+        return (
+            "mixes the samples of a batch in training"
+            if mixes_samples(self, own, training=True)
+            else ""
+        )
 
 
 def inside(layer: str, part: str) -> str:

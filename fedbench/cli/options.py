@@ -205,9 +205,10 @@ def require_installed(given: Mapping[str, Any]) -> None:
     for kind in (kind for kind in registry.KINDS if kind in given):
         for text in given[kind] if isinstance(given[kind], list) else [given[kind]]:
             *_, last = registry.links(text) if kind == "defense" else [text]
-            name = last.partition(":")[0].strip()
-            if text.isprintable() and name not in (*several, *registry.names(kind)):
-                registry.plugin(kind, name)  # refuses it
+            if text.isprintable():  # other errors are told where the plug-in is loaded
+                name, _ = registry.split(last, f"--{kind}")
+                if name not in (*several, *registry.names(kind)):
+                    registry.plugin(kind, name)  # refuses it
 
 
 def _generated(

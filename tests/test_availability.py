@@ -1,6 +1,7 @@
 """Clients that drop out: who sends, what is counted and priced, and what is refused."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.core.rng import Key
 from fedbench.experiment import cohorts
 from fedbench.experiment.availability import Dropout, Trace, parse, written
+from fedbench.experiment.cells import Cell, Run
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import parse as parse_record
 from fedbench.results import extract
 from fedbench.results.aggregate import aggregate
+from fedbench.results.store import Store
 from fedbench.run import begin, play_round
 
 SMALL: dict[str, Any] = {
@@ -243,3 +246,16 @@ def test_a_trace_that_was_changed_is_read_again_in_the_same_process(trace: Path)
     assert after.scenario.availability != before.scenario.availability
     assert after.taking_part(0) == []
     assert before.taking_part(0) == there != []  # a run goes on with the file that it began with
+
+
+def test_a_sweep_whose_trace_was_changed_meanwhile_names_the_file(
+    trace: Path, tmp_path: Path
+) -> None:
+    run = Run(Cell(scenario(availability=f"trace:file={trace}", rounds=1)), 0)
+    before = run.resolved.availability
+    trace.write_text("device,first,last\n0,0,9\n")
+    record = fedbench.play(run.scenario, device="cpu", executor="loop")
+    assert record.scenario.availability != before
+    line = f"{trace} was changed meanwhile; put the old file back and start the sweep again"
+    with Store(tmp_path / "store") as store, pytest.raises(ConfigError, match=re.escape(line)):
+        store.keep(run, record)

@@ -2,9 +2,9 @@
 
 import io
 import math
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,10 +43,8 @@ def record(
     return template.model_copy(update={"scenario": scenario, "rounds": rounds, "result": result})
 
 
-def cells(grid: str, tmp_path: Path) -> list[Cell]:
-    path = tmp_path / "s.toml"
-    path.write_text("seeds = 0\n[[grid]]\n" + grid)
-    return Plan.read(path).cells()[0]
+def cells(grid: str) -> list[Cell]:
+    return Plan.of(tomllib.loads(f"seeds = 0\n[[grid]]\n{grid}"), "s.toml").cells()[0]
 
 
 def listed(*records: Record) -> list[Any]:
@@ -56,9 +54,9 @@ def listed(*records: Record) -> list[Any]:
     return list(aggregate.cells(entries)[0])  # type: ignore[arg-type]
 
 
-def test_a_grid_with_backdoors_has_their_clean_twins_last_and_no_others(tmp_path: Path) -> None:
+def test_a_grid_with_backdoors_has_their_clean_twins_last_and_no_others() -> None:
     attacks = 'attack = ["sign-flip", "pixel", "edge-case"]'
-    cells_found = cells(f'{attacks}\nrounds = [3, 4]\ndefense = "median"', tmp_path)
+    cells_found = cells(f'{attacks}\nrounds = [3, 4]\ndefense = "median"')
     assert [(c.attack, c.scenario.attack_from, c.scenario.rounds) for c in cells_found] == [
         *((attack, 0, 3) for attack in ("none", "sign-flip", "pixel", "edge-case")),
         *((attack, 0, 4) for attack in ("none", "sign-flip", "pixel", "edge-case")),
@@ -67,7 +65,7 @@ def test_a_grid_with_backdoors_has_their_clean_twins_last_and_no_others(tmp_path
     assert {c.varied for c in cells_found} == {("rounds",)}, "a twin varies nothing"
     assert [c.dormant for c in cells_found] == [False] * 8 + [True] * 4
     assert len(runs(cells_found, [0, 1])) == 24
-    cells_found = cells('attack = "pixel"\nrounds = 5\nattack_until = [2, 3]\n', tmp_path)
+    cells_found = cells('attack = "pixel"\nrounds = 5\nattack_until = [2, 3]\n')
     (twin,) = [c for c in cells_found if c.dormant]  # windows of one attack share it
     assert (twin.scenario.attack_from, twin.scenario.attack_until) == (5, None)
     Scenario.model_validate(twin.scenario.model_dump())

@@ -232,6 +232,22 @@ def test_notes_explain_only_what_the_table_shows(store: Path, good: Good) -> Non
     assert not any(note in runs for note in ("ε: ", "±: ", "impact: "))
 
 
+def test_while_attacks_of_a_system_lack_seeds_its_lowest_accuracy_is_no_worst_case(
+    store: Path, good: Good
+) -> None:
+    page = good(store)  # dyn-opt has two seeds and sign-flip one, against fedavg alone
+    assert [line.split("  ")[1] for line in page.splitlines() if line.startswith("  dyn-opt")] == [
+        "dyn-opt ◀ lowest so far"
+    ]
+    assert "rank-reversal ◀ worst" in page
+    note = "◀ lowest so far: an attack on the system has fewer seeds than another"
+    assert note in " ".join(page.split())
+    of_fedavg("sign-flip:scale=1.0", 1, accuracy=0.75).write(store)
+    page = good(store)
+    assert "dyn-opt ◀ worst" in page
+    assert "so far" not in page
+
+
 def test_a_mistake_is_one_line(store: Path, mistake: Mistake) -> None:
     for arguments, said in {  # others: tests/frozen/mistakes.txt
         "--each seed": "--each must be cell or run, got 'seed'",
@@ -263,7 +279,8 @@ def test_an_output_without_unicode_gets_a_table_in_ascii(store: Path) -> None:
         env={"PYTHONIOENCODING": "ascii", "COLUMNS": "80"},
     )
     assert (done.returncode, done.stderr) == (0, b"")
-    assert b"\n  dyn-opt <- worst        55.0 +- 7.1     36.0" in done.stdout
+    assert b"\n  dyn-opt <- lowest so far  55.0 +- 7.1     36.0" in done.stdout
+    assert b"\n<- lowest so far: an attack on" in done.stdout
     assert b"\n-----" in done.stdout
 
 

@@ -333,6 +333,29 @@ def test_help_does_not_wait_for_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+MISTYPED = [
+    (("attack", "--protocol", "fdavg"), "--protocol 'fdavg' is not installed; did you mean"),
+    (("attack", "--defense", "nnm:f=2+kum"), "--defense 'kum' is not installed; did you mean"),
+    (("attack", "--seeds", "x"), "--seeds must be distinct integers like 0,1,2, got 'x'"),
+    (("sweep", "s.toml", "--engine", "rai"), "--engine must be local or ray, got 'rai'"),
+    (("sweep", "absent.toml"), "absent.toml"),
+]
+
+
+@pytest.mark.parametrize(("words", "line"), MISTYPED)
+def test_a_mistyped_name_does_not_wait_for_torch(words: tuple[str, ...], line: str) -> None:
+    code = (
+        "import atexit, sys; from fedbench.cli import main\n"
+        "atexit.register(lambda: print('torch' in sys.modules))\n"
+        f"sys.argv = {['fedbench', *words]}\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert line in done.stderr
+    assert done.stdout == "False\n"
+
+
 @pytest.mark.slow
 def test_a_run_does_not_wait_for_what_few_runs_need() -> None:
     code = (

@@ -16,7 +16,7 @@ import torch
 
 from fedbench.api import ServerView
 from fedbench.core import registry
-from fedbench.core.errors import ConfigError, FedbenchError, PluginError
+from fedbench.core.errors import ConfigError, FedbenchError, Incompatible, PluginError
 from fedbench.core.rng import Key
 from fedbench.experiment.record import Record, parse
 from fedbench.experiment.scenario import Scenario
@@ -450,6 +450,30 @@ def test_a_rule_that_fails_when_an_attack_asks_it_is_blamed_itself(
         run(attack="catching", defense="rule-picky", isolate=isolate)
     with pytest.raises(PluginError, match=r"raised .*ExceptionGroup: several"):
         run(attack="grouped", isolate=isolate)
+
+
+TABULAR = """
+from dataclasses import dataclass
+from fedbench.api import Attack
+
+@dataclass(frozen=True, kw_only=True)
+class Tabular(Attack):
+    works_on = ("numbers", "ids")
+
+    def poison(self, xs, ys, local):
+        return 2 * xs, ys
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolate", [False, True])
+def test_an_attack_on_other_samples_is_refused_in_both_kinds_of_process(
+    isolate: bool, install: Install
+) -> None:
+    install(TABULAR, {"tabular": "Tabular"})
+    refusal = "attack tabular must have samples of kind numbers or ids, got image (1, 8, 8); use "
+    with pytest.raises(Incompatible, match=re.escape(refusal)):
+        run(attack="tabular", isolate=isolate)
 
 
 @pytest.mark.slow

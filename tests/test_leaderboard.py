@@ -1375,6 +1375,13 @@ def test_the_latest_season_comes_first_and_entries_without_one_last() -> None:
     assert [ranking(group).promise is None for group in groups] == [True, False, True, True]
 
 
+def test_numbers_in_the_names_of_seasons_are_compared_as_numbers() -> None:
+    names = ["2026-9", "2026-11", "2026-11-b", "2026", "pilot-2", "pilot-10"]
+    groups = comparable_groups([ranked(0.8), *(in_season(name, 0.5) for name in names)])
+    latest_first = ["pilot-10", "pilot-2", "2026-11-b", "2026-11", "2026-9", "2026", ""]
+    assert [ranking(group).season for group in groups] == latest_first
+
+
 def test_the_front_is_of_accuracy_and_bits_and_of_epsilon_among_private_systems() -> None:
     good, twin = ranked(0.9, bits=33), ranked(0.9, bits=33, note="twin")
     cheap = ranked(0.5, bits=2)

@@ -212,6 +212,22 @@ def test_adaptive_clipping_moves_towards_the_quantile_and_pays_for_the_bits() ->
         DPFedAvg(z=1.5, adaptive=True).event(RELEASE)
 
 
+@pytest.mark.parametrize(("malicious", "settles"), [(0, 50), (30, 71.4), (60, math.inf)])
+def test_malicious_clients_push_an_adaptive_clip_up(malicious: int, settles: float) -> None:
+    """It settles at the quantile .5 / (1 - share) of the honest norms, 1 to 100, or grows on."""
+    mechanism = DPFedAvg(clip=30.0, z=0.1, adaptive=True, bit_noise=0.06)
+    honest = torch.linspace(1, 100, 100 - malicious)[:, None]
+    received = FloatVectors(torch.zeros(100, 1))
+    state = mechanism.init()
+    for step in range(100):
+        rest = torch.zeros_like(honest), keys(len(honest))
+        _, state = mechanism.on_updates(honest, *rest, state)
+        seen = torch.zeros(1), received, view(100, 100), Key(step)
+        _, state = mechanism.on_aggregate(*seen, state)
+    grown = state.norm if state.norm < 300 else math.inf
+    assert grown == pytest.approx(settles, abs=1.5)
+
+
 def test_an_adaptive_clip_stays_within_what_float32_holds_whatever_the_noise_on_its_bits() -> None:
     received = FloatVectors(torch.zeros(10, 1))
     noisy = DPFedAvg(adaptive=True, bit_noise=1e6)  # exp(-.2 * 1e5) and its inverse

@@ -129,6 +129,19 @@ def test_what_a_step_does_not_use_has_gradient_zero_and_a_warning() -> None:
     assert change["experts.0.weight"].any()
 
 
+@pytest.mark.filterwarnings("ignore:Experts. a trial .* trains is decayed, sent and counted")
+def test_weight_decay_shrinks_what_no_step_uses_with_every_executor() -> None:
+    network = net(Experts)
+    shared = Shared(network, 3, torch.device("cpu"))
+    ours = doubled(clients(network))
+    decaying = FedAvg(lr=0.1, momentum=0.0, weight_decay=0.5)
+    idle = ours[0].tree["experts.1.weight"]
+    for way in (Loop, Stacked, Padded):
+        updates, _ = way(decaying, shared, Schedule(1, 4)).train(ours)
+        change = shared.layout.unflatten(updates[0])["experts.1.weight"]
+        torch.testing.assert_close(change, (0.95**3 - 1) * idle)  # 9 samples in batches of 4
+
+
 class Skipping(Plain):
     """Module with a batch norm that it never calls."""
 

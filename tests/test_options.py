@@ -103,7 +103,7 @@ def test_the_help_of_a_command_with_generated_options_does_not_wait_for_torch() 
 
 
 def test_a_preset_keeps_its_values_but_those_that_were_typed() -> None:
-    plan = choose(None, {"rounds": 3}, "4,5", 0.3)
+    plan = choose(None, {"rounds": 3}, (4, 5), 0.3)
     assert plan.seeds == (4, 5)
     (first, *_), _ = plan.cells()
     assert (first.scenario.clients, first.scenario.rounds) == (10, 3)  # of the demo, and typed

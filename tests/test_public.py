@@ -219,7 +219,7 @@ def replace_class() -> type[Attack]:
         ({"attack": Shifted()}, "Shifted.by must be a number, a word or None.*got a tensor"),
         ({"rounds": 0}, "Scenario.rounds must be >= 1, got 0"),
         ({"per_round": 60}, "Scenario.per_round must be <= Scenario.clients = 50, got 60"),
-        ({"rounds": "many"}, "^Scenario.rounds must be a whole number, got 'many'$"),
+        ({"rounds": "many"}, "^Scenario.rounds must be a number, got the text 'many'$"),
         ({"round": 3}, r"^Scenario.round is no field; did you mean rounds\?$"),
         ({"device": "cpu"}, r"device is no field; write fedbench.play\(scenario, device=...\)$"),
         ({"seeds": [0]}, r"seeds is no field; write fedbench.sweep\(scenarios, seeds=...\)$"),

@@ -128,11 +128,12 @@ def test_what_is_wrong_is_named_with_its_rule(fields: dict[str, Any], message: s
         resolve(Scenario.of(**fields))
 
 
-def test_a_boolean_is_no_number() -> None:
+@pytest.mark.parametrize(("value", "got"), [(True, "True"), ("1", "the text '1'")])
+def test_a_boolean_or_a_text_is_no_number(value: bool | str, got: str) -> None:
     for name, info in Scenario.model_fields.items():
         if {int, float} & {info.annotation, *get_args(info.annotation)}:
-            wrong: dict[str, Any] = {name: True}
-            with pytest.raises(ConfigError, match=rf"^Scenario.{name} must be a number, got True$"):
+            wrong: dict[str, Any] = {name: value}
+            with pytest.raises(ConfigError, match=rf"^Scenario.{name} must be a number, got {got}"):
                 Scenario(**wrong)
     assert Scenario(local_models=True).local_models
 

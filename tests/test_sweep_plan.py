@@ -6,10 +6,15 @@ from typing import Any
 import pytest
 
 from fedbench.core.errors import ConfigError
+from fedbench.core.files import read_toml
 from fedbench.experiment.cells import Cell, Run, Skipped
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.scenario import Scenario
 from fedbench.sweeps.plan import Plan, runs
+
+
+def read(path: Path) -> Plan:
+    return Plan.of(read_toml(path), str(path))
 
 
 def plan(grid: dict[str, Any], **scenario: Any) -> tuple[list[Cell], list[Skipped]]:
@@ -140,7 +145,9 @@ WRONG: list[tuple[str, str]] = [
     ),
     ("[[grid]]\nattack = 'dynopt'", "--attack 'dynopt' is not installed; did you mean 'dyn-opt'"),
     ("[scenario]\nrounds = true", "--rounds must be a number, got True"),
-    ("[[grid]]\nrounds = 'many'", "--rounds must be a whole number, got 'many'"),
+    ("[[grid]]\nrounds = 'many'", "--rounds must be a number, got the text 'many'"),
+    ("[[grid]]\nrounds = [2, '2']", "--rounds must be a number, got the text '2'"),
+    ("[scenario]\nmalicious = '0.2'", "--malicious must be a number, got the text '0.2'"),
     ("grid = 3", "must have one [scenario] and [[grid]] tables, got grid = 3"),
     ("grid = [{rounds = 3}, 3]", "tables, got grid = [{'rounds': 3}, 3]"),
     ("grid = []", "must have one [scenario] and [[grid]] tables, got grid = []"),
@@ -158,22 +165,22 @@ def test_what_is_wrong_with_a_file_is_said(text: str, message: str, tmp_path: Pa
     path = tmp_path / "s.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as error:
-        Plan.read(path).cells()
+        read(path).cells()
     assert message in str(error.value)
 
 
 def test_a_single_seed_needs_no_list(tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     path.write_text("seeds = 3\n[scenario]\nrounds = 2\n")
-    assert Plan.read(path).seeds == (3,)
+    assert read(path).seeds == (3,)
 
 
 def test_a_file_that_is_not_there_or_no_text_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"x\.toml cannot be read: No such file"):
-        Plan.read(tmp_path / "x.toml")
+        read(tmp_path / "x.toml")
     (tmp_path / "b.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=r"b\.toml must be TOML"):
-        Plan.read(tmp_path / "b.toml")
+        read(tmp_path / "b.toml")
 
 
 def test_nothing_to_run_is_an_error_with_its_reason() -> None:

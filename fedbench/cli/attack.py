@@ -82,11 +82,14 @@ def attack(
     """
     if canonical:
         enter()
+    given = opt.typed(context)
+    opt.require_installed(given)
+    numbers = None if seeds is None else opt.parse_seeds(seeds)
     with status() as say:  # torch alone takes seconds
         say("reading plug-ins")
         from fedbench.sweeps.local import Options
 
-        plan = choose(preset, opt.typed(context), seeds, lr)
+        plan = choose(preset, given, numbers, lr)
     options = Options(
         device=device,
         executor=executor,
@@ -104,7 +107,7 @@ def attack(
 
 
 def choose(
-    preset: str | None, given: Mapping[str, Any], seeds: str | None, lr: float | None
+    preset: str | None, given: Mapping[str, Any], seeds: tuple[int, ...] | None, lr: float | None
 ) -> Plan:
     """Return the table that the options describe: a preset with changes, or a grid of its own."""
     from fedbench.experiment.cells import AXES
@@ -117,7 +120,7 @@ def choose(
     else:
         plan = Plan.preset("demo" if preset is None else preset, given)
     if seeds is not None:
-        plan = dataclasses.replace(plan, seeds=opt.parse_seeds(seeds))
+        plan = dataclasses.replace(plan, seeds=seeds)
     return plan if lr is None else plan.with_lr(lr)
 
 

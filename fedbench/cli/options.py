@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 
 from fedbench.cli.docstrings import entries, sections
 from fedbench.core import registry
+from fedbench.core.choices import ALL, INSTALLED, STRONGEST
 from fedbench.core.errors import ConfigError, require
 
 TRIED = "What is tried"
@@ -196,6 +197,18 @@ def typed(context: typer.Context) -> dict[str, Any]:
     sources = {name: context.get_parameter_source(name) for name in context.obj}
     given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
     return {name: context.obj[name] for name in given}
+
+
+def require_installed(given: Mapping[str, Any]) -> None:
+    """Raise `UnknownPluginError` for a name of no plug-in, before anything imports torch."""
+    several = (registry.OWN, ALL, INSTALLED, STRONGEST)
+    for kind in (kind for kind in registry.KINDS if kind in given):
+        for text in given[kind] if isinstance(given[kind], list) else [given[kind]]:
+            *_, last = registry.links(text) if kind == "defense" else [text]
+            if text.isprintable():  # other errors are told where the plug-in is loaded
+                name, _ = registry.split(last, f"--{kind}")
+                if name not in (*several, *registry.names(kind)):
+                    registry.plugin(kind, name)  # refuses it
 
 
 def _generated(

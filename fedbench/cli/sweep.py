@@ -13,6 +13,7 @@ from fedbench.cli import options as opt
 from fedbench.cli.terminal import duration, end, status, watcher
 from fedbench.core.canonical import enter
 from fedbench.core.errors import ConfigError, require
+from fedbench.core.files import read_toml
 from fedbench.tables.numbers import counted
 from fedbench.tables.report import skipped_lines
 
@@ -70,6 +71,9 @@ def sweep(
     """
     if canonical:
         enter()
+    opt.chosen("--engine", engine, ("local", "ray"))
+    require("--gpus-per-run", gpus_per_run, gpus_per_run >= 0, ">= 0")
+    table = read_toml(file)
     with status() as say:  # torch alone takes seconds
         say("reading plug-ins")
         from fedbench.core.devices import require_device_name
@@ -81,11 +85,9 @@ def sweep(
     from fedbench.sweeps.plan import Plan, runs
     from fedbench.tracking.trackers import require_trackers, tracking
 
-    opt.chosen("--engine", engine, ("local", "ray"))
     require_device_name(device)
     require_known(executor)
     require_trackers(track or ())
-    require("--gpus-per-run", gpus_per_run, gpus_per_run >= 0, ">= 0")
     folder = out or Path("results") / file.stem
     options = Options(
         device=device,
@@ -103,7 +105,7 @@ def sweep(
     )
     if engine == "local":
         options.require_machine()
-    plan = Plan.read(file)
+    plan = Plan.of(table, str(file))
     with status() as say:
         say("reading data and models")
         try:

@@ -83,8 +83,10 @@ def duration(seconds: float) -> str:
 
     >>> duration(5.31), duration(125), duration(3725)
     ('5.3 s', '2 min 5 s', '1 h 2 min')
+    >>> duration(59.94), duration(59.97), duration(3599.9)
+    ('59.9 s', '1 min 0 s', '1 h 0 min')
     """
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -11,4 +11,5 @@ SUMS = ("sum", "hidden-sum")  # observations behind a secure aggregation
 Adjacency = Literal["replace-one", "zero-out", "add-remove"]
 Precision = Literal["fp32", "tf32", "bf16"]
 Checks = Literal["none", "finite", "range"]
+ALL, INSTALLED, STRONGEST = "all", "installed", "strongest"  # each several attacks
 DEVICES = ("auto", "cpu", "cuda", "mps")  # of a command, not of a scenario; mps is refused

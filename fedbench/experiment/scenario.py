@@ -211,10 +211,13 @@ class Scenario(BaseModel, metaclass=_Spoken):
 
     @field_validator(*NUMBERS, mode="before")
     @classmethod
-    def _no_boolean(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse booleans, which pydantic and Python take for 0 and 1."""
+    def _no_boolean_or_text(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse booleans and texts, in which pydantic reads numbers."""
         assert info.field_name is not None
-        require(_called(info.field_name, info), value, not isinstance(value, bool), "a number")
+        called = _called(info.field_name, info)
+        require(called, value, not isinstance(value, bool), "a number")
+        if isinstance(value, str):
+            raise ConfigError(f"{called} must be a number, got the text {value!r}")
         return value
 
     @field_validator("malicious", "declared")

@@ -147,7 +147,8 @@ class Guest:
         if isinstance(plugin, Attack):
             hooks = ("require_samples", "learn", "poison", "wrap_grad", "trigger", "craft")
             own = [h for h in hooks if getattr(type(plugin), h) is not getattr(Attack, h)]
-            declared = {"needs": str(plugin.needs()), "recruits": plugin.recruits}
+            declared: dict[str, Any] = {"needs": str(plugin.needs()), "recruits": plugin.recruits}
+            declared["works_on"] = list(plugin.works_on)
             copied = [inspect.getfile(cls) for cls in plugin.copies()]
             return common | declared | {"hooks": own, "idle": bool(plugin.idle), "copies": copied}
         common |= traits_of(plugin)

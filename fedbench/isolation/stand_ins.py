@@ -38,7 +38,14 @@ NOTHING = type(None)
 NUMBER = (int, NOTHING)
 Form = dict[str, Kinds]
 DESCRIBED: Form = {"text": str, "class": str, "file": str, "accepts": list}
-ATTACK: Form = {"hooks": list, "needs": str, "idle": bool, "recruits": NUMBER, "copies": list}
+ATTACK: Form = {
+    "hooks": list,
+    "needs": str,
+    "works_on": list,
+    "idle": bool,
+    "recruits": NUMBER,
+    "copies": list,
+}
 RULE: Form = {
     "traits": dict,
     "f": (int, float, NOTHING),
@@ -305,12 +312,13 @@ class Isolation:
         try:
             answer = child.call("load", kind, text, torch.get_num_threads())
             described = _description(child, kind, answer)
-            alphabets = {"accepts": tuple(map(_alphabet, described["accepts"]))}
+            attributes: dict[str, Any] = {"accepts": tuple(map(_alphabet, described["accepts"]))}
             name = described["class"]  # errors show it
             if kind == "defense":
-                return type(name, (IsolatedDefense,), alphabets)(child, described)
+                return type(name, (IsolatedDefense,), attributes)(child, described)
+            attributes["works_on"] = tuple(map(str, described["works_on"]))
             again = partial(self.load, kind, text)
-            return type(name, (IsolatedAttack,), alphabets)(child, described, again)
+            return type(name, (IsolatedAttack,), attributes)(child, described, again)
         except FedbenchError:
             raise
         except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -88,11 +89,19 @@ def season(entry: Entry) -> str:
 def comparable_groups(entries: Sequence[Entry]) -> list[list[Entry]]:
     """Return groups of entries that compare: of one season and one `EpsilonMeaning`, or none.
 
-    The latest season comes first, entries without a ranking stage last.
+    The latest season comes first, entries without a ranking stage last. Numbers in the names of
+    seasons are compared as numbers, so 2026-11 is later than 2026-9.
     """
     groups = grouped(entries, lambda entry: (season(entry), promise(entry)))
     by_privacy = sorted(groups, key=lambda key: (key[1] is not None, str(key[1])))
-    return [groups[key] for key in sorted(by_privacy, key=lambda key: key[0], reverse=True)]
+    latest_first = sorted(by_privacy, key=lambda key: _age(key[0]), reverse=True)
+    return [groups[key] for key in latest_first]
+
+
+def _age(name: str) -> tuple[list[str | int], str]:
+    """Return a key that sorts names of seasons, the latest last."""
+    parts = re.split(r"([0-9]+)", name)  # texts and numbers in turn
+    return [int(part) if i % 2 else part for i, part in enumerate(parts)], name
 
 
 def ranking(

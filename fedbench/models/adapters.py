@@ -14,8 +14,9 @@ class LoRA:
     """Low-rank factors of weight matrices, as the text of an adapter describes them.
 
     Args:
-        rank: Rank r of the product of the two factors of a weight. It is one for all layers, so it
-            may be above the smaller side of a small one, which then trains more than it has.
+        rank: Rank r of the product of the two factors of a weight. It is one for all layers and not
+            capped: above the smaller side of a weight its factors have more numbers than the weight
+            itself, all of them trained and sent, and their product has no higher rank.
         alpha: Strength: the product counts ``alpha / rank`` times; by default as large as the rank.
         freeze_a: Whether ``B`` alone is trained, over a frozen random ``A``: the mean of ``B`` over
             clients is then that of the products, too (FFA-LoRA).

@@ -126,7 +126,7 @@ def require_trainable(network: Network, module: nn.Module, now: Pass) -> None:
     if idle:
         warnings.warn(
             f"{name}: a trial trains {len(own) - len(idle)} of {len(own)} parameters, not "
-            f"{idle[0]}; what no sample trains is sent and counted all the same, unless "
+            f"{idle[0]}; what no sample trains is decayed, sent and counted all the same, unless "
             "requires_grad_(False) freezes it",
             stacklevel=2,
         )

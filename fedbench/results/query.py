@@ -22,10 +22,11 @@ Each = Literal["cell", "run", "failure"]
 Test = Callable[[Any], bool]
 FIELDS: dict[Each, Fields] = {"cell": CELL, "run": RUN, "failure": FAILED}
 RUN_FIELDS = {name: kind for name, kind in RUN.items() if name not in CELL or name == "data_seed"}
-_READS = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
+_READS = re.compile(r"\s*([\w.:-]+)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
 _ORDERS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 REPEATED = "repeat cell and seed of a later one, perhaps with another version of a plug-in"
 _TEXTUAL = ("plug-in", "name", "texts")
+_PARAMETER = re.compile(r"(\w+)[.:](\w+)")
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,12 @@ class Condition:
                 "for example 'accuracy>=0.5'"
             )
         field, comparison, value = read.groups()
+        below = _PARAMETER.fullmatch(field)
+        if below is not None and fields.get(below[1]) == "plug-in":
+            raise ConfigError(
+                f"--where {text!r} must name a field, got {field!r}; for a parameter write "
+                f"{below[1]}=NAME:{below[2]}={value}"
+            )
         kind = fields[require_field(field, fields, f"--where {text!r}")]
         named = kind == "plug-in" and comparison != "~"
         meant = _expanded(field, value) if named else value
@@ -163,16 +170,25 @@ def _expanded(kind: str, text: str) -> str:
 def _test(text: str, kind: Kind, comparison: str, wanted: str) -> Test:
     if comparison in _ORDERS:
         if kind in (*_TEXTUAL, "yes"):
-            raise ConfigError(f"--where {text!r} must compare numbers; use = or !=")
+            got = f"got a field of {_holds(kind)}"
+            raise ConfigError(f"--where {text!r} must compare numbers, {got}; use = or !=")
         order = _ORDERS[comparison]
         limit = _number(text, kind, wanted)
         return lambda value: isinstance(value, int | float) and order(value, limit)
     if comparison == "~":
         if kind not in _TEXTUAL:
-            raise ConfigError(f"--where {text!r} must search in text; use = or !=")
+            got = f"got a field of {_holds(kind)}"
+            raise ConfigError(f"--where {text!r} must search in text, {got}; use = or !=")
         return lambda value: any(wanted in text for text in _texts(value))
     equals = _equals(text, kind, wanted)
     return equals if comparison == "=" else lambda value: not equals(value)
+
+
+def _holds(kind: Kind) -> str:
+    """Describe the values of a field of this kind, in an error."""
+    if kind == "yes":
+        return "true or false"
+    return "text" if kind in _TEXTUAL else "numbers"
 
 
 def _equals(text: str, kind: Kind, wanted: str) -> Test:

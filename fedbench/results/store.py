@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedbench.core.errors import ConfigError, PluginError
 from fedbench.core.files import writable, write_atomically
+from fedbench.experiment.availability import Trace, parse
 from fedbench.experiment.cells import Run
 from fedbench.experiment.checkpoints import Checkpoint
 from fedbench.experiment.record import Record, read
@@ -101,9 +102,16 @@ class Store:
     def keep(self, run: Run, record: Record) -> None:
         """Write the record of a claimed run, no other's (`ConfigError`); remove all else of it."""
         if record.id != run.id:
+            planned = parse(run.resolved.availability)
+            problem = "the code changed meanwhile; start the sweep again"
+            if isinstance(planned, Trace) and planned != parse(record.scenario.availability):
+                problem = (
+                    f"{planned.file} was changed meanwhile; put the old file back and start the "
+                    "sweep again, which with the new one plays every run anew"
+                )
             raise ConfigError(
-                f"{run} must be played by the code of its sweep, got record {record.id} instead of "
-                f"{run.id}: the code changed meanwhile; start the sweep again"
+                f"{run} must be played as its sweep has planned it, got record {record.id} instead "
+                f"of {run.id}: {problem}"
             )
         record.write(self.folder)
         self.failure_path(run).unlink(missing_ok=True)

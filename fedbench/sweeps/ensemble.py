@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from fedbench.adversary.threat_model import needs
 from fedbench.api import TIERS, Attack, Knowledge
 from fedbench.core import registry
+from fedbench.core.choices import ALL, INSTALLED, STRONGEST
 from fedbench.core.errors import ConfigError, require
 
 if TYPE_CHECKING:
     from fedbench.leaderboard.rules import Rules
-
-ALL, INSTALLED, STRONGEST = "all", "installed", "strongest"
 
 
 def expand(attack: str, protocol: str, knowledge: str | None) -> list[str]:

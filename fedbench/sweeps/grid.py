@@ -8,12 +8,12 @@ from itertools import product
 from typing import Any
 
 from fedbench.core import registry
-from fedbench.core.choices import SUMS
+from fedbench.core.choices import ALL, INSTALLED, STRONGEST, SUMS
 from fedbench.core.errors import ConfigError, Incompatible, PluginError, UnknownPluginError
 from fedbench.experiment.cells import AXES, Cell, Skipped, differing
 from fedbench.experiment.compatibility import Plugins, load_plugins
 from fedbench.experiment.scenario import ADVERSARY, Scenario
-from fedbench.sweeps.ensemble import ALL, INSTALLED, STRONGEST, budget, expand
+from fedbench.sweeps.ensemble import budget, expand
 
 MOST_CELLS = 100_000  # combinations of a grid, each of which is held in memory
 # fields that matter only with a mechanism, or a protocol with noise of its own

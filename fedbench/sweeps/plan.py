@@ -9,12 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, few, nearest
-from fedbench.core.files import read_toml
 from fedbench.experiment.cells import AXES, Cell, Run, Skipped
 from fedbench.experiment.scenario import LAST_SEED, Scenario
 from fedbench.sweeps.grid import MOST_CELLS, Grid, unite
@@ -40,11 +38,6 @@ class Plan:
             raise ConfigError(f"--preset must be one of {few(presets, 20)}, got {name!r}")
         source = files("fedbench").joinpath("presets", f"{name}.toml")
         return cls.of(tomllib.loads(source.read_text("utf-8")), name, overrides)
-
-    @classmethod
-    def read(cls, path: Path) -> Plan:
-        """Read the sweep in a file, or raise a `ConfigError` that says what is wrong with it."""
-        return cls.of(read_toml(path), str(path))
 
     @classmethod
     def of(cls, table: Mapping[str, Any], name: str, overrides: Mapping[str, Any] = {}) -> Plan:

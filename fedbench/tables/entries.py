@@ -13,7 +13,7 @@ from fedbench.core import registry
 from fedbench.core.choices import SUMS
 from fedbench.experiment.measurements import BY_NAME
 from fedbench.results.fields import plugin_parts
-from fedbench.tables.columns import LOWEST, MASKED, WORST, heading, tested, text_of
+from fedbench.tables.columns import LOWEST, MASKED, SO_FAR, WORST, heading, tested, text_of
 from fedbench.tables.export import bullets, escaped, markdown
 from fedbench.tables.numbers import NA, percent
 from fedbench.tables.table import Column, Line, Table
@@ -98,6 +98,8 @@ class ResultsPage:
             yield "±: sample standard deviation over seeds"
         if IMPACT in shown:
             yield f"impact: clean minus attacked, in percentage points; {WORST}: {LOWEST}"
+        if any(line.marked and "so far" in line.texts[0] for line in table.lines):  # also in ASCII
+            yield f"{SO_FAR}: an attack on the system has fewer seeds than another"
         if heading(BY_NAME["uplink_bits"]) in shown:
             yield f"bits: {BY_NAME['uplink_bits'].caption}"
         if heading(BY_NAME["epsilon"]) in shown:
@@ -125,15 +127,23 @@ def by_system(entries: Sequence[Entry], fields: Fields, columns: Iterable[str]) 
     chosen = [name for name in columns if any(_says(name, text) for text in texts[name])]
     lines = []
     rows = zip(short, *(texts[name] for name in chosen), strict=True)
-    for title, group in groupby(rows, lambda row: _system(row[0], varied)):
+    for title, members in groupby(rows, lambda row: _system(row[0], varied)):
         lines.append(Line([title], title=True))
+        group = list(members)
+        mark = SO_FAR if _lacks_seeds(entry for entry, *_ in group) else WORST
         for entry, *numbers in group:
             worst = entry.get("worst", False)
             attack = "none (clean)" if entry["attack"] == "none" else entry["attack"]
-            label = f"{attack} {WORST}" if worst else attack
+            label = f"{attack} {mark}" if worst else attack
             lines.append(Line([label, *numbers], worst))
     names = Column("system\n  attack", "left", wraps=True)
     return Table([names, *(_head(name, fields[name]) for name in chosen)], lines)
+
+
+def _lacks_seeds(system: Iterable[Entry]) -> bool:
+    """Tell whether an attack on this system has fewer seeds than another one."""
+    attacked = (x for x in system if x["attack"] != "none" and x["attack_from"] < x["rounds"])
+    return len({entry.get("seeds") for entry in attacked}) > 1
 
 
 def _says(name: str, text: str) -> bool:

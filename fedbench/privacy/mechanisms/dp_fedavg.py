@@ -43,7 +43,9 @@ class DPFedAvg(Mechanism):
     ``clip <- clip exp(-eta (b - quantile))``. The noise on the updates is raised so that the two
     releases together have noise multiplier ``z``. The server counts the bit of every message that
     it accepts, as the paper's does; that of a malicious client, which does not clip, always says
-    that it was longer, so it pushes the norm up.
+    that it was longer, so it pushes the norm, and with it the noise, up: where a share ``a`` of the
+    messages is theirs, the norm settles at the quantile ``quantile / (1 - a)`` of the others'
+    norms, and from ``a > 1 - quantile`` on it grows in every round.
 
     Args:
         clip: Largest L2 norm of an update; with ``adaptive``, its first value.

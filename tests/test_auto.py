@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import fedbench
 from fedbench.adversary.threat_model import attack_view
@@ -382,6 +382,26 @@ def test_every_protocol_can_be_rehearsed(protocol: str, budget: float) -> None:
     scenario = SMALL.model_copy(update=tiny | {"attack": f"auto:budget={budget}"})
     (r,) = fedbench.play(scenario, device="cpu").rounds
     assert gain(r) > 0
+    assert r.notes["differentiated"]
+
+
+class Linear(nn.Module):
+    """Network of a user, without parameters but those of its layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.layer(x.flatten(1))
+        return scores
+
+
+@pytest.mark.parametrize("protocol", ["byz-dasha-page", "feddrop", "fedsparse", "fedsparsify"])
+def test_a_module_is_rehearsed_where_clients_are_sent_more_than_its_weights(protocol: str) -> None:
+    tiny = {"clients": 8, "per_round": 4, "rounds": 1, "malicious": 0.5, "protocol": protocol}
+    fields = SMALL.model_dump() | tiny | {"attack": "auto:budget=0.3"}
+    (r,) = fedbench.play(Scenario(**fields | {"model": Linear}), device="cpu").rounds
     assert r.notes["differentiated"]
 
 

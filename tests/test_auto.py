@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import runpy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -501,17 +500,6 @@ def test_the_guide_s_example_climbs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     _, behaved = attacked(Watching("all"))
     assert not torch.equal(server, behaved)
     assert isinstance(deployed(setup, server, 0), dict)
-
-
-def test_the_planner_s_gradient_goes_back_through_honest_training() -> None:
-    # The loss w^2 / 2 with rate 1/2 halves w in a step: 1, 1/2, 1/4, 1/8, and 9/8 after the push.
-    # An eighth of the first push and all of the second are left at the end: (1/8 + 1) 9/8 = 81/64.
-    script = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "planned.py"))
-    assert script["STEPS"] == 3
-    weights = [torch.tensor([w], dtype=torch.float64) for w in (1.0, 0.5, 0.25)]
-    last = torch.tensor([9 / 8], dtype=torch.float64)
-    got = script["gradient_of_push"](lambda w: w, last, [(w, w) for w in weights], 0.5)
-    assert float(got) == pytest.approx(81 / 64, rel=1e-9)
 
 
 BREAKING = """

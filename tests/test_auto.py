@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import runpy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import fedbench
 from fedbench.adversary.threat_model import attack_view
@@ -385,6 +384,26 @@ def test_every_protocol_can_be_rehearsed(protocol: str, budget: float) -> None:
     assert r.notes["differentiated"]
 
 
+class Linear(nn.Module):
+    """Network of a user, without parameters but those of its layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.layer(x.flatten(1))
+        return scores
+
+
+@pytest.mark.parametrize("protocol", ["byz-dasha-page", "feddrop", "fedsparse", "fedsparsify"])
+def test_a_module_is_rehearsed_where_clients_are_sent_more_than_its_weights(protocol: str) -> None:
+    tiny = {"clients": 8, "per_round": 4, "rounds": 1, "malicious": 0.5, "protocol": protocol}
+    fields = SMALL.model_dump() | tiny | {"attack": "auto:budget=0.3"}
+    (r,) = fedbench.play(Scenario(**fields | {"model": Linear}), device="cpu").rounds
+    assert r.notes["differentiated"]
+
+
 @pytest.mark.slow
 def test_where_a_codec_clips_updates_the_message_s_own_numbers_are_pushed_too() -> None:
     # A client of Skellam clips its update to 0.5; its residues may be anything below the modulus.
@@ -481,17 +500,6 @@ def test_the_guide_s_example_climbs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     _, behaved = attacked(Watching("all"))
     assert not torch.equal(server, behaved)
     assert isinstance(deployed(setup, server, 0), dict)
-
-
-def test_the_planner_s_gradient_goes_back_through_honest_training() -> None:
-    # The loss w^2 / 2 with rate 1/2 halves w in a step: 1, 1/2, 1/4, 1/8, and 9/8 after the push.
-    # An eighth of the first push and all of the second are left at the end: (1/8 + 1) 9/8 = 81/64.
-    script = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "planned.py"))
-    assert script["STEPS"] == 3
-    weights = [torch.tensor([w], dtype=torch.float64) for w in (1.0, 0.5, 0.25)]
-    last = torch.tensor([9 / 8], dtype=torch.float64)
-    got = script["gradient_of_push"](lambda w: w, last, [(w, w) for w in weights], 0.5)
-    assert float(got) == pytest.approx(81 / 64, rel=1e-9)
 
 
 BREAKING = """

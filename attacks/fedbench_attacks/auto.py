@@ -54,7 +54,8 @@ class Auto(Attack):
     - one push along that gradient so far that a model which follows it has no finite scores;
     - of rankings, those that carry edges over the cut whose change raises the loss (`crossing`);
     - what each installed attack would send that trains as honest clients do, sends no raw bytes and
-      needs no more knowledge; those that search with the rule from 50 queries on.
+      needs no more knowledge; those that search with the rule from 50 queries on, but for those
+      that rehearse as well, whose gradients no budget would count.
 
     What did most in past rounds is tried first; a third of the queries is kept for what was never
     tried. A quarter goes into the strength of the best push; of signs, bits and rankings as many as
@@ -492,6 +493,8 @@ def installed(alphabet: type[Payload], allowed: Knowledge) -> list[str]:
         if not issubclass(alphabet, plugin.accepts) or plugin.trigger is not Attack.trigger:
             continue
         attack = registry.load("attack", name)
-        if not attack.idle and not attack.trains and allowed.covers(attack.needs()):
+        needs = attack.needs()
+        rehearses = needs.defense and needs.data
+        if not (attack.idle or attack.trains or rehearses) and allowed.covers(needs):
             names.append(name)
     return names

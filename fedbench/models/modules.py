@@ -334,7 +334,7 @@ class ModuleNet(Network):
         dtype = params[next(iter(self.table))].dtype
         constants = self.constants(x.device).items()
         frozen = {n: c.to(dtype) if c.is_floating_point() else c for n, c in constants}
-        values = params | frozen
+        values = {name: params[name] for name in self.table} | frozen  # clients may be sent more
         # `Tensor.view`, common in modules, needs the usual memory layout, which `contiguous` leaves
         # out where there is one channel.
         x = x.reshape(-1).reshape(x.shape)

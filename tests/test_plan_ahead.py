@@ -1,0 +1,174 @@
+"""The attack that plans over rounds, and the gradient that goes back through simulated training."""
+
+import dataclasses
+import runpy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.linalg import vector_norm
+
+import fedbench
+from fedbench.api import Attack, AttackView, Knowledge
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.scenario import Scenario
+from fedbench.payload import FloatVectors, Payload
+from fedbench.run import begin, play_round
+from fedbench_attacks.auto import installed
+from fedbench_attacks.plan_ahead import STEPS, PlanAhead, Training, gradient_of_push, planned
+
+TINY: dict[str, Any] = {
+    "dataset": "digits",
+    "model": "micro",
+    "clients": 8,
+    "per_round": 8,
+    "malicious": 0.25,
+    "rounds": 1,
+    "epochs": 1,
+}
+
+
+@dataclass(frozen=True)
+class Watching(Attack):
+    """Attack that behaves, and keeps the views that it is shown."""
+
+    views: list[AttackView] = dataclasses.field(default_factory=list)
+
+    def needs(self) -> Knowledge:
+        return Knowledge("all", defense=True, data=True)
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        self.views.append(view)
+        return view.own, memory
+
+
+@pytest.fixture(scope="module")
+def view() -> AttackView:
+    """View of the fifth round of a small run."""
+    attack = Watching()
+    setup = prepare(Scenario(**TINY | {"rounds": 5, "clients": 4, "per_round": 4}), "cpu")
+    setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, attack=attack))
+    state = begin(setup)
+    for step in range(5):
+        play_round(setup, state, step)
+    return attack.views[-1]
+
+
+def test_the_gradient_goes_back_through_honest_training() -> None:
+    # The loss w^2 / 2 with rate 1/2 halves w in a step: 1, 1/2, 1/4, 1/8, and 9/8 after the push.
+    # An eighth of the first push and all of the second are left at the end: (1/8 + 1) 9/8 = 81/64.
+    assert STEPS == 3
+    weights = [torch.tensor([w], dtype=torch.float64) for w in (1.0, 0.5, 0.25)]
+    last = torch.tensor([9 / 8], dtype=torch.float64)
+    got = gradient_of_push(lambda w: w, last, [(w, w) for w in weights], 0.5)
+    assert float(got) == pytest.approx(81 / 64, rel=1e-9)
+
+
+def test_differences_give_the_gradient_of_three_unrolled_rounds() -> None:
+    x = Key(1).normal(40, 6).to(torch.float64)
+    y = Key(2).permutation(40) % 3
+    start = Key(3).normal(18).to(torch.float64)
+    push = (0.3 * Key(4).normal(18).to(torch.float64)).requires_grad_()
+
+    def loss(w: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(x @ w.reshape(6, 3), y)
+
+    def slope(w: Tensor) -> Tensor:
+        at = w.detach().requires_grad_()
+        return torch.autograd.grad(loss(at), at)[0]
+
+    path = []
+    w = start + push
+    for _ in range(2):
+        for _ in range(STEPS):
+            path.append((w.detach(), slope(w)))
+            (g,) = torch.autograd.grad(loss(w), w, create_graph=True)
+            w = w - 0.4 * g
+        w = w + push
+    (exact,) = torch.autograd.grad(loss(w), push)
+    got = gradient_of_push(slope, slope(w), path, 0.4)
+    assert float(vector_norm(got - exact)) < 1e-3 * float(vector_norm(exact))
+
+
+def test_a_simulated_round_goes_as_far_as_the_model_went(view: AttackView) -> None:
+    training = Training(view)
+    start = training.before + 0.002 * Key(1).normal(len(training.before))
+    training.match(start)
+    went, path = training.trained(training.before)
+    length = float(vector_norm(start - training.before))
+    assert 0.9 * length < float(vector_norm(went - training.before)) <= length
+    assert len(path) == STEPS
+    assert 1e-3 < training.rate < 1
+
+
+def test_the_plan_leaves_a_higher_loss_later_than_the_steepest_push(view: AttackView) -> None:
+    training = Training(view)
+    assert view.defense is not None
+    start = training.after(view.defense(view.own))
+    training.match(start)
+    steepest = training.slope(start)
+    steepest = steepest / vector_norm(steepest)
+    push = planned(training, start, steepest, 0.5, 4)
+
+    def later(push: Tensor) -> float:
+        w = start + 0.5 * push
+        for _ in range(3):
+            w = training.trained(w)[0] + 0.5 * push
+        return training.loss(w)
+
+    assert float(vector_norm(push)) == pytest.approx(1, abs=1e-5)
+    assert later(push) > 1.3 * later(steepest)
+
+
+@pytest.mark.parametrize(
+    ("defense", "strength"),
+    [
+        ("mean", {4096.0}),  # nothing bounds it
+        ("norm-bound:c=0.5", {0.125, 0.25, 0.5, 1.0, 2.0, 4.0}),  # more is cut to the same length
+    ],
+)
+def test_what_is_sent_goes_as_far_as_the_rule_lets_it(defense: str, strength: set[float]) -> None:
+    scenario = Scenario(**TINY, defense=defense, attack="plan-ahead")
+    (r,) = fedbench.play(scenario, device="cpu").rounds
+    assert r.notes["strength"] in strength
+    assert r.queries == 17
+    reached = dict(r.trace)
+    assert max(reached.values()) <= 1.01 * reached[float(r.notes["strength"])]
+
+
+def test_a_budget_of_auto_does_not_pay_for_its_gradients() -> None:
+    knowledge = Knowledge("all", defense=True, data=True)
+    names = installed(FloatVectors, knowledge)
+    assert "stat-opt" in names
+    assert "plan-ahead" not in names
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"ahead": 0}, r"PlanAhead.ahead must be in \[1, 20\], got 0"),
+        ({"rounds": -1}, "PlanAhead.rounds must be >= 0, got -1"),
+    ],
+)
+def test_plans_have_a_length(fields: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError, match=line):
+        PlanAhead(**fields)
+
+
+@pytest.mark.slow
+def test_who_knows_the_end_does_more_in_the_last_round_than_auto() -> None:
+    # 12 points less behind centered clipping, mean of six seeds (docs/results/adaptive.md).
+    script = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "planned.py"))
+    scenario = {"defense": "centered-clipping", "rounds": 20, "model": script["Perceptron"]}
+    left = {
+        attack: [
+            script["played"](scenario | {"attack": attack, "seed": seed})[1] for seed in (0, 1)
+        ]
+        for attack in ("auto", "plan-ahead:rounds=20")
+    }
+    assert sum(left["plan-ahead:rounds=20"]) < sum(left["auto"]) - 10

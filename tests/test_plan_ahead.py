@@ -137,7 +137,8 @@ def test_what_is_sent_goes_as_far_as_the_rule_lets_it(defense: str, strength: se
     (r,) = fedbench.play(scenario, device="cpu").rounds
     assert r.notes["strength"] in strength
     assert r.queries == 17
-    reached = dict(r.trace)
+    reached = {tried: float(along or 0.0) for tried, along in r.trace}
+    assert len(reached) == 16
     assert max(reached.values()) <= 1.01 * reached[float(r.notes["strength"])]
 
 

@@ -54,9 +54,9 @@ class PlanAhead(Attack):
     this push it sends the one of 16 strengths, from 1/8 to 4096 honest rows' distances from the
     mean, at which the server's step takes the model farthest along it.
 
-    Behind rules that bound what a row does it goes beyond `Auto`, most of all in the last round
-    of a run whose end it knows; where a single round can destroy the model `Auto` does more
-    (docs/results/adaptive.md). So it is played beside that, not instead of it.
+    Behind most rules that bound what a row does it goes beyond `Auto` in the last round of a run
+    whose end it knows; early in training, and where a single round can destroy the model, `Auto`
+    does more (docs/results/adaptive.md). So it is played beside that, not instead of it.
 
     Args:
         ahead: Rounds that it simulates, this one included.
@@ -253,13 +253,13 @@ def farthest(
     Where no strength takes it along the push, they are the honest ones, and the distance is 0.
     """
     assert view.defense is not None
-    checks = "range" if view.defense.checks == "range" else "finite"
+    strict = view.defense.checks == "range"
     best = view.own
     along = 0.0
     moved = 0.0
     for strength in STRENGTHS:
         sent = origin.send(origin.base + strength * origin.size * push)
-        if not bool(sent.passes(checks).all()):
+        if not bool(sent.passes("range" if strict else "finite").all()):
             continue
         move = (training.after(view.defense(sent)) - start).to(torch.float64)
         reached = float(move @ push.to(torch.float64))

@@ -140,7 +140,7 @@ def test_the_plan_of_worst_cases_is_a_sweep_with_runs() -> None:
 
 
 def test_the_pages_on_plug_ins_name_the_package_of_the_file_that_they_point_to() -> None:
-    kinds = ("attack", "defense", "protocol", "mechanism")
+    kinds = ("attack", "defense", "protocol", "mechanism", "model")
     pages = [ROOT / "docs" / "how-to" / f"own-{kind}.md" for kind in kinds]
     attack, *others = [
         re.findall(r"^```toml\n(.*?)^```$", p.read_text(), re.M | re.S) for p in pages
@@ -149,8 +149,11 @@ def test_the_pages_on_plug_ins_name_the_package_of_the_file_that_they_point_to()
     name = project["project"]["name"].replace("-", "_")
     points = [project["project"]["entry-points"]]
     points += [tomllib.loads(block)["project"]["entry-points"] for (block,) in others]
+    assert {group for groups in points for group in groups} == {
+        f"fedbench.{kind}s" for kind in (*kinds, "dataset", "partition")
+    }
     named = [target for groups in points for group in groups.values() for target in group.values()]
-    assert [target.partition(":")[0] for target in named] == [name] * 4
+    assert [target.partition(":")[0] for target in named] == [name] * 7
     assert all("(own-attack.md#name-it)" in page.read_text() for page in pages[1:])
 
 

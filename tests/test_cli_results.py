@@ -281,6 +281,7 @@ def test_an_output_without_unicode_gets_a_table_in_ascii(store: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"\n  dyn-opt <- lowest so far  55.0 +- 7.1     36.0" in done.stdout
     assert b"\n<- lowest so far: an attack on" in done.stdout
+    assert b"\n+-: sample standard deviation" in done.stdout
     assert b"\n-----" in done.stdout
 
 

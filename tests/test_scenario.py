@@ -138,6 +138,12 @@ def test_a_boolean_or_a_text_is_no_number(value: bool | str, got: str) -> None:
     assert Scenario(local_models=True).local_models
 
 
+@pytest.mark.parametrize("value", ["off", "yes", 0, 1])
+def test_a_text_or_a_number_is_neither_true_nor_false(value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"local_models must be true or false, got {value!r}"):
+        Scenario(local_models=value)
+
+
 @pytest.fixture(scope="module")
 def record() -> Record:
     scenario = Scenario(clients=12, per_round=4, rounds=2, epochs=1, eval_every=2, attack="dyn-opt")

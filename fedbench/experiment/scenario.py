@@ -220,6 +220,13 @@ class Scenario(BaseModel, metaclass=_Spoken):
             raise ConfigError(f"{called} must be a number, got the text {value!r}")
         return value
 
+    @field_validator("local_models", mode="before")
+    @classmethod
+    def _no_text(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse what pydantic takes for a boolean, "off" and 0 for instance."""
+        require(_called("local_models", info), value, isinstance(value, bool), "true or false")
+        return value
+
     @field_validator("malicious", "declared")
     @classmethod
     def _without_sign(cls, value: float | None) -> float | None:

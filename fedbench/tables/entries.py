@@ -68,7 +68,7 @@ class ResultsPage:
             table = whole if self.flat else narrowed(whole, width)
             yield from plain_lines(table, width, dash)
             yield "", ""
-            for note in self._notes(table):
+            for note in self._notes(table, say):
                 yield from (
                     (line, "") for line in textwrap.wrap(say(note), width, break_on_hyphens=False)
                 )
@@ -79,7 +79,7 @@ class ResultsPage:
         if not self.entries:
             return f"{escaped(self.count())}\n"
         table = self.table()
-        notes = bullets(map(escaped, self._notes(table)))
+        notes = bullets(map(escaped, self._notes(table, str)))
         parts = (markdown(table), notes, f"{escaped(self.count())}\n")
         return "\n".join(filter(None, parts))
 
@@ -88,21 +88,22 @@ class ResultsPage:
         make = flat if self.flat else by_system
         return make(self.entries, self.query.fields, self.query.columns)
 
-    def _notes(self, table: Table) -> Iterator[str]:
+    def _notes(self, table: Table, say: Callable[[str], str]) -> Iterator[str]:
+        """Explain what a table shows, whose texts went through ``say``."""
         if self.query.each == "failure" or self.flat:
             return
         splits = {entry["split"] for entry in self.entries}
         shown = {column.heading for column in table.columns}
         yield f"accuracy: {BY_NAME['accuracy'].caption.format(tested=tested(splits))}"
-        if any("±" in text for line in table.lines for text in line.texts):
+        if any(say("±") in text for line in table.lines for text in line.texts):
             yield "±: sample standard deviation over seeds"
         if IMPACT in shown:
             yield f"impact: clean minus attacked, in percentage points; {WORST}: {LOWEST}"
-        if any(line.marked and "so far" in line.texts[0] for line in table.lines):  # also in ASCII
+        if any(line.marked and say(SO_FAR) in line.texts[0] for line in table.lines):
             yield f"{SO_FAR}: an attack on the system has fewer seeds than another"
         if heading(BY_NAME["uplink_bits"]) in shown:
             yield f"bits: {BY_NAME['uplink_bits'].caption}"
-        if heading(BY_NAME["epsilon"]) in shown:
+        if say(heading(BY_NAME["epsilon"])) in shown:
             yield f"ε: {BY_NAME['epsilon'].caption}; natural logarithms"
         skipped = BY_NAME["skipped_rounds"]
         if heading(skipped) in shown:

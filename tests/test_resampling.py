@@ -65,6 +65,51 @@ def test_an_interval_lies_within_the_values_and_holds_their_mean(values: list[fl
     assert high >= sum(values) / len(values) - 1e-9
 
 
+def by_the_book(counts: list[int], confidence: float) -> tuple[float, float]:
+    """Efron's equation 3.9 in plain loops: the ends of the interval of the mean of whole numbers.
+
+    A quantile of 9,999 sorted sums is the sum whose place, from 1 on, is its level times 10,000,
+    rounded up.
+    """
+    n = len(counts)
+    total = sum(counts)
+    sums = sorted(sum(counts[i] for i in row) for row in resamples(n).tolist())
+    assert len(sums) == 9_999
+    below = sum(each < total for each in sums) + sum(each == total for each in sums) / 2
+    bias = norm.ppf((below + 0.5) / 10_000)
+    without = [(total - each) / (n - 1) for each in counts]
+    lost = [sum(without) / n - each for each in without]
+    cubes = sum(x**3 for x in lost)
+    acceleration = cubes / (6 * sum(x**2 for x in lost) ** 1.5) if cubes else 0.0
+    ends = []
+    for share in ((1 - confidence) / 2, (1 + confidence) / 2):
+        z = bias + norm.ppf(share)
+        place = math.ceil(norm.cdf(bias + z / (1 - acceleration * z)) * 10_000)
+        ends.append(sums[min(place, 9_999) - 1] / n)
+    return ends[0], ends[1]
+
+
+@pytest.mark.parametrize("confidence", [0.2, 0.9, 0.95, 0.9999])
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [0, 0, 0, 0, 64],  # many ties, skewed
+        [3, 5, 5, 6, 21, 8],  # the mean is one of the values
+        [-40, -3, -3, -2, -2],  # an attack can also help: differences are below 0
+        [-7, 0, 7],
+        [1, 2],
+        [1, 8, 3060, 3161, 3262, 3363, 3164, 3465, 3366, 2959, 3058, 3460, 2861, 3063],  # no ties
+    ],
+    ids=str,
+)
+def test_an_interval_is_that_of_plain_loops_to_the_last_digit(
+    counts: list[int], confidence: float
+) -> None:
+    # Sixty-fourths are added without rounding, so means tie where the sums of whole numbers do.
+    low, high = by_the_book(counts, confidence)
+    assert bca([count / 64 for count in counts], confidence) == (low / 64, high / 64)
+
+
 def test_tiny_differences_are_differences() -> None:
     tiny = [value * 1e-120 for value in SKEWED]
     low, high = bca(tiny, 0.95)
@@ -81,6 +126,10 @@ def test_a_difference_is_as_sure_as_its_signs_by_hand() -> None:
     # 3 + 2 - 1 = 4: of the sums 6, 4, 2, 0, 0, -2, -4, -6 four are as far from 0.
     assert probability([3.0, 2.0, -1.0]) == 4 / 8
     assert probability([3.0, 2.0, 1.0]) == 2 / 8
+    assert probability([-3.0, -2.0, 1.0]) == 4 / 8, "the other way round"
+    for scale in (1e-120, 1e120):  # what ties is relative, so a unit changes nothing
+        assert probability([3.0 * scale, 2.0 * scale, -1.0 * scale]) == 4 / 8
+        assert probability([0.1 * scale] * 10) == 2**-9
     # Sums in another order differ by rounding: ten times 0.1 one after the other is below 1. (`sum`
     # makes up for it from Python 3.12 on.)
     assert reduce(add, [0.1] * 10) < np.sum([0.1] * 10)
@@ -108,6 +157,7 @@ def test_signs_of_more_differences_are_drawn_and_the_same_everywhere() -> None:
 def test_no_difference_is_surer_than_its_signs() -> None:
     assert probability([1.0] * 5) == surest(5) == 2**-4
     assert probability([1.0] * MAX_EXACT) == surest(MAX_EXACT) == 2.0 ** (1 - MAX_EXACT)
+    assert (surest(20), surest(21)) == (2**-19, 1e-4)
     # Of more differences one of the choices that are drawn is the least share.
     many = MAX_EXACT + 1
     assert probability([1.0] * many) == surest(many) == 1 / (RESAMPLES + 1)

@@ -97,6 +97,7 @@ def by_the_book(counts: list[int], confidence: float) -> tuple[float, float]:
         [3, 5, 5, 6, 21, 8],  # the mean is one of the values
         [-40, -3, -3, -2, -2],  # an attack can also help: differences are below 0
         [-7, 0, 7],
+        [0, 0, 2, 6, 6, 8, 9],  # as tenths, one sum in several orders is several numbers
         [1, 2],
         [1, 8, 3060, 3161, 3262, 3363, 3164, 3465, 3366, 2959, 3058, 3460, 2861, 3063],  # no ties
     ],
@@ -108,6 +109,7 @@ def test_an_interval_is_that_of_plain_loops_to_the_last_digit(
     # Sixty-fourths are added without rounding, so means tie where the sums of whole numbers do.
     low, high = by_the_book(counts, confidence)
     assert bca([count / 64 for count in counts], confidence) == (low / 64, high / 64)
+    assert bca([count / 10 for count in counts], confidence) == pytest.approx((low / 10, high / 10))
 
 
 def test_tiny_differences_are_differences() -> None:

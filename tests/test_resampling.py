@@ -121,7 +121,7 @@ def test_tiny_differences_are_differences() -> None:
 
 def test_equal_values_have_no_width_and_no_difference_is_sure() -> None:
     assert bca([0.5] * 5, 0.95) == (0.5, 0.5)
-    assert probability([0.0] * 5) == 1.0
+    assert probability([0.0] * 5) == probability([0.0] * (MAX_EXACT + 1)) == 1.0
 
 
 def test_a_difference_is_as_sure_as_its_signs_by_hand() -> None:
@@ -170,9 +170,13 @@ def test_no_difference_is_surer_than_its_signs() -> None:
 @pytest.mark.parametrize("n", [5, 14])
 def test_the_t_test_is_scipys(n: int) -> None:
     values = np.random.default_rng(n).normal(0.4, 1.0, n).tolist()
-    assert student(values) == pytest.approx(ttest_1samp(values, 0).pvalue, rel=1e-9)
+    close = [1 + 1e-3 * value for value in values]  # nearly equal, but noise all the same
+    for each in (values, close):
+        expected = pytest.approx(ttest_1samp(each, 0).pvalue, rel=1e-9)
+        assert student(each) == expected
+        assert student([-value for value in each]) == expected, "the other way round"
     assert student([0.0] * n) == 1.0
-    assert student([0.3] * n) == 0.0
+    assert student([0.3] * n) == student([-0.3] * n) == 0.0
 
 
 def test_systems_that_are_equally_good_are_told_apart_in_few_tables() -> None:

@@ -517,6 +517,15 @@ def test_a_season_is_one_line_and_each_entry_once(wrong: dict[str, Any], text: s
         Season.model_validate(fields | wrong)
 
 
+def test_seeds_and_orders_are_those_that_anyone_draws_with_sha256sum() -> None:
+    season = Season(name="2026", source="a coin", frozen=(), value=VALUE)
+    # SHA-256 of "5eed...5eed seed tiny 0" begins with 5f82cf33e69c32b0, of 1 with c083bea7eb098b8a,
+    # of which the highest bit is left out.
+    assert season.seeds("tiny", 2) == [0x5F82CF33E69C32B0, 0x4083BEA7EB098B8A]
+    # of "5eed...5eed cell 0123456789ab alie" with 9d37, of ipm with beb5, of mimic with 99df
+    assert season.order("0123456789ab", ["alie", "ipm", "mimic"]) == ["mimic", "alie", "ipm"]
+
+
 def test_a_season_is_frozen_once_and_drawn_once(board: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="must be that of a season, got '2026'; freeze one first"):
         draw(board, "2026", VALUE, "")

@@ -201,6 +201,7 @@ def test_who_is_best_is_decided_by_the_attack_that_is_worst_in_each_resample() -
     assert share == pytest.approx(0.25, abs=0.02)
     assert share + other == pytest.approx(1.0)
     assert chances([steady, steady]) == [0.5, 0.5]
+    assert chances([[[0.3, 0.3]], [[0.1 + 0.2] * 2]]) == [0.5, 0.5], "rounding is no lead"
 
 
 def test_a_detectable_difference_is_seen_in_four_of_five_trials() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import hashlib
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_leaderboard import played as played_once
 from test_red_team import a_board
 
 from fedbench.core import canonical, seal
@@ -246,8 +248,35 @@ def test_a_single_round_without_a_commitment_binds_nobody() -> None:
 def test_all_states_that_are_missing_are_named(tmp_path: Path) -> None:
     drawn = draw(some(1, 3), PUBLIC, 3)
     name = f"{0:016x}"
-    with pytest.raises(ConfigError, match=rf"{name}/\d.state, {name}/\d.state, got none"):
+    # The first of the three rounds needs no state.
+    with pytest.raises(ConfigError, match=rf" have {name}/[12].state, {name}/[12].state, got none"):
         require_states(drawn, tmp_path)
+    for each in drawn:
+        if (path := each.state(tmp_path)) is not None:
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+    require_states(drawn, tmp_path)
+
+
+def test_no_order_of_files_or_lines_chooses_the_rounds(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    runs = [played_once(attack, seed) for attack in ("sign-flip", "none") for seed in (10, 9)]
+    for record in runs:
+        record.write(store)
+    ordered = runs[::-1]  # by attack, then by the number of the seed
+    mine = evidence(store)
+    assert [record.digest for record in mine.records] == [record.digest for record in ordered]
+    digests = "".join(record.digest for record in ordered)
+    assert mine.id == hashlib.sha256(digests.encode()).hexdigest()[:12]
+    a_board(tmp_path / "board")
+    path = next((tmp_path / "board" / "closed" / "tiny").glob("*.json"))
+    before = [record.digest for record in evidence(path).records]
+    packed = path.with_name(path.name.removesuffix(".json") + ".jsonl.gz")
+    lines = gzip.decompress(packed.read_bytes()).splitlines(keepends=True)
+    packed.write_bytes(gzip.compress(b"".join(lines[::-1])))  # the id says nothing of their order
+    assert [record.digest for record in evidence(path).records] == before
+    attacks = [record.scenario.attack for record in evidence(path).records]
+    assert attacks == sorted(attacks)
 
 
 def test_an_entry_that_was_edited_is_not_checked(tmp_path: Path) -> None:

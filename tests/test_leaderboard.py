@@ -69,6 +69,7 @@ from fedbench.leaderboard.entry_rules import (
 from fedbench.leaderboard.held_out import HeldOutResult
 from fedbench.leaderboard.rank import (
     comparable_groups,
+    differences,
     ranking,
     resolution,
     surely_better,
@@ -1264,6 +1265,17 @@ def test_three_differences_are_tested_more_strictly_than_one() -> None:
     assert surely_better({0: values, 1: low, 2: {s: -x for s, x in values.items()}}, 0.05) == set()
 
 
+def test_a_pair_is_sure_below_the_level_and_its_first_is_the_one_with_the_higher_mean() -> None:
+    low = dict.fromkeys(range(12), 0.0)
+    high = dict.fromkeys(range(12), 0.02)  # all of one sign: p is 2 / 2**12
+    assert surely_better({0: low, 1: high}, 2**-10) == {(1, 0)}
+    assert surely_better({0: low, 1: high}, 2**-11) == set(), "p is the level, and not below it"
+    assert detectable(0.1, 12, 2**-11) == math.inf
+    # Six of 14 seeds are far above and eight a little below: p is that of six equal signs, 2 / 2**6.
+    few = dict(enumerate([1.0] * 6 + [-0.01] * 8))
+    assert surely_better({0: few, 1: dict.fromkeys(range(14), 0.0)}, 0.05) == {(0, 1)}
+
+
 def test_a_ranking_says_which_differences_its_seeds_can_tell() -> None:
     assert ranking([ranked(0.8)]).least_difference is None
     # differences of 0.1 up and down have a deviation of 0.1 sqrt(12 / 11) = 0.1044
@@ -1328,9 +1340,17 @@ def test_an_entry_that_nobody_has_played_again_has_no_rank_nor_has_one_of_a_trac
 def test_what_shares_no_seeds_is_not_compared() -> None:
     here, far = ranked(0.9), ranked(0.5, seeds=list(range(100, 112)))
     found = ranking([here, far]).standings
-    assert [(s.rank, s.best) for s in found] == [(None, None), (None, None)]
+    assert [(s.rank, s.best, s.pareto) for s in found] == [(None, None, False)] * 2
     also_far = ranked(0.4, seeds=list(range(100, 112)))
     assert [s.rank for s in ranking([here, far, also_far]).standings] == [1, 2, None]
+
+
+def test_three_seeds_in_common_make_a_pair_and_two_do_not() -> None:
+    here = {0: 0.9, 1: 0.8, 2: 0.6, 3: 0.1}
+    for shared, there in ((3, {2: 0.1, 1: 0.5, 0: 0.4, 9: 1.0}), (2, {0: 0.4, 1: 0.5, 9: 1.0})):
+        pairs = differences({4: here, 7: there})
+        assert list(pairs) == ([(4, 7)] if shared == 3 else [])
+        assert pairs.get((4, 7), [0.5, 0.3, 0.5]) == pytest.approx([0.5, 0.3, 0.5])
 
 
 def test_so_many_systems_that_nothing_is_sure_are_said_to_be() -> None:
@@ -1373,6 +1393,15 @@ def test_the_latest_season_comes_first_and_entries_without_one_last() -> None:
         *(("2026-11", 1), ("2026-11", 1), ("2026-02", 1), ("", 1)),
     ]
     assert [ranking(group).promise is None for group in groups] == [True, False, True, True]
+
+
+def test_the_order_of_tables_is_not_that_of_files() -> None:
+    priceless = promising(None, 0.6)  # no finite epsilon: it stands with those without a mechanism
+    both = [promising(2.0, 0.7, delta=delta) for delta in (1e-6, 1e-5)]
+    expected = [{priceless.id, ranked(0.8).id}, {both[1].id}, {both[0].id}]
+    every = [*both, priceless, ranked(0.8)]
+    for entries in (every, every[::-1]):
+        assert [{e.id for e in group} for group in comparable_groups(entries)] == expected
 
 
 def test_the_front_is_of_accuracy_and_bits_and_of_epsilon_among_private_systems() -> None:

@@ -1271,7 +1271,7 @@ def test_a_pair_is_sure_below_the_level_and_its_first_is_the_one_with_the_higher
     assert surely_better({0: low, 1: high}, 2**-10) == {(1, 0)}
     assert surely_better({0: low, 1: high}, 2**-11) == set(), "p is the level, and not below it"
     assert detectable(0.1, 12, 2**-11) == math.inf
-    # Six of 14 seeds are far above and eight a little below: p is that of six equal signs, 2 / 2**6.
+    # Six of 14 seeds are far above, eight a little below: p is that of six equal signs, 2 / 2**6.
     few = dict(enumerate([1.0] * 6 + [-0.01] * 8))
     assert surely_better({0: few, 1: dict.fromkeys(range(14), 0.0)}, 0.05) == {(0, 1)}
 
@@ -1282,6 +1282,16 @@ def test_a_ranking_says_which_differences_its_seeds_can_tell() -> None:
     least = ranking([ranked(0.8), ranked(0.7, noise=0.1)]).least_difference
     assert least == pytest.approx(detectable(0.104447, 12, 0.05), abs=1e-5)
     assert ranking([ranked(0.8), ranked(0.7)]).least_difference == pytest.approx(0.0, abs=1e-9)
+
+
+def test_what_seeds_can_tell_is_of_a_pair_of_middle_spread_with_the_fewest_seeds() -> None:
+    # Up and down by 0.1, and by 0.3 the other way round: differences of 0.1, 0.3 and 0.4.
+    noises = (0.0, 0.1, -0.3)
+    systems = {i: {s: x * (-1) ** s for s in range(12)} for i, x in enumerate(noises)}
+    spread = 0.3 * math.sqrt(12 / 11)
+    assert resolution(systems, 0.05) == pytest.approx(detectable(spread, 12, 0.05 / 3))
+    systems[1] = {seed: systems[1][seed] for seed in range(10)}
+    assert resolution(systems, 0.05) == pytest.approx(detectable(spread, 10, 0.05 / 3))
 
 
 def test_none_has_a_rank_where_the_seeds_are_too_few_to_tell_any_two_apart() -> None:

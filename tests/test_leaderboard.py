@@ -1311,6 +1311,12 @@ def test_none_has_a_rank_where_the_seeds_are_too_few_to_tell_any_two_apart() -> 
     assert [s.pareto for s in found.standings] == [True, False]  # which is no claim about seeds
 
 
+def test_entries_that_are_equally_good_stand_in_the_order_of_their_ids() -> None:
+    alike = sorted((ranked(0.8, note=note) for note in "abc"), key=lambda one: one.id)
+    for entries in (alike, alike[::-1]):
+        assert [s.entry for s in ranking(entries).standings] == alike
+
+
 def test_an_entry_without_a_rival_has_no_rank() -> None:
     alone = ranked(0.9)
     beaten = ranked(0.8)
@@ -1483,6 +1489,7 @@ def test_within_a_budget_an_entry_is_read_at_its_last_look() -> None:
     trusted = {"status": "replayed", "division": "open"}
     cheap, costly = (build(case(runs(up=up)), SAID).model_copy(update=trusted) for up in (1, 68))
     assert [total_bits(cheap), total_bits(costly)] == [66.0, 200.0]
+    assert total_bits(entry(rounds=3)) == 99.0
     found = ranking([costly, cheap], "equal-bits")
     assert found.bits == 66.0
     first, last = found.standings

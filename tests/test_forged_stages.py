@@ -237,6 +237,21 @@ def test_a_replay_of_something_else_is_refused(what: str, board: Path) -> None:
     require_broken(board, "replays", text)
 
 
+@pytest.mark.parametrize("copied", ["development", "ranking"])
+def test_a_replay_with_the_entrys_own_runs_of_a_single_stage_is_refused(
+    copied: str, board: Path
+) -> None:
+    path = ranked(board)
+    mine = claim(path)
+    comparisons = []
+    for part in required(mine.entry, mine.season):
+        before = mine.of(part)
+        again = [r.model_copy(update={"timing": timed()}).sealed() for r in before]
+        comparisons.append(ReplayedCell(part, before, before if part.stage == copied else again))
+    keep(mine, comparisons, "CI")
+    require_broken(board, "replays", "must be runs of its own")
+
+
 def test_a_replay_that_another_party_copied_replicates_nothing(board: Path) -> None:
     path = ranked(board)
     honest_replay(path)

@@ -59,7 +59,7 @@ from fedbench.leaderboard.replays import (
     stored,
 )
 from fedbench.leaderboard.rules import Rules
-from fedbench.leaderboard.seasons import Season, draw, freeze, read, seasons
+from fedbench.leaderboard.seasons import Season, draw, freeze, of, read, seasons
 from fedbench.leaderboard.site.page import render
 from fedbench.leaderboard.submission import complete, ranking_plan, submit
 from fedbench.run import play
@@ -524,6 +524,37 @@ def test_seeds_and_orders_are_those_that_anyone_draws_with_sha256sum() -> None:
     assert season.seeds("tiny", 2) == [0x5F82CF33E69C32B0, 0x4083BEA7EB098B8A]
     # of "5eed...5eed cell 0123456789ab alie" with 9d37, of ipm with beb5, of mimic with 99df
     assert season.order("0123456789ab", ["alie", "ipm", "mimic"]) == ["mimic", "alie", "ipm"]
+
+
+def test_a_season_that_is_not_drawn_or_whose_value_is_not_of_its_source_draws_nothing() -> None:
+    fields = {"name": "2026", "source": "drand quicknet round 1000", "frozen": ()}
+    season = Season.model_validate(fields)
+    for draws in (lambda: season.seeds("tiny", 1), lambda: season.order("a" * 12, ["ipm"])):
+        with pytest.raises(ConfigError, match="must have its value before anything is drawn"):
+            draws()
+    # The signature is that of the round, and the value is not its hash.
+    with pytest.raises(ValidationError, match=f"must be the hash of the signature .*{RANDOMNESS}"):
+        Season.model_validate(fields | {"value": VALUE, "signature": SIGNATURE})
+
+
+def test_an_entry_is_of_the_season_that_froze_it_and_of_no_other(board: Path) -> None:
+    for name, digit in (("2026", "e"), ("2027", "f")):
+        freeze(board, name, "a coin", [digit * 64])
+    every = seasons(board)
+    assert [season and season.name for season in (of("e" * 12, every), of("f" * 12, every))] == [
+        *every
+    ]
+    assert of("0" * 12, every) is None
+
+
+def test_a_season_with_a_wrong_field_is_refused_by_its_name(board: Path) -> None:
+    freeze(board, "2026", "a coin", [])
+    file = board / "seasons" / "2026.toml"
+    file.write_text(file.read_text() + 'sponsor = "me"\n')
+    for reads in (lambda: read(file), lambda: seasons(board)):
+        with pytest.raises(ConfigError, match=r"2026.toml: sponsor: extra inputs"):
+            reads()
+    assert found(board) == {"season"}
 
 
 def test_a_season_is_frozen_once_and_drawn_once(board: Path, tmp_path: Path) -> None:

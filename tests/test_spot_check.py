@@ -10,14 +10,18 @@ import os
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
+from conftest import Install
+from test_leaderboard import changed, identified
 from test_leaderboard import played as played_once
 from test_red_team import a_board
 
 from fedbench.core import canonical, seal
 from fedbench.core.errors import ConfigError
+from fedbench.experiment import commitments
 from fedbench.experiment.record import Record, parse, read
 from fedbench.leaderboard.spot_check import DrawnRound, Evidence, draw, evidence, require_states
 from fedbench.results.gather import gather
@@ -175,6 +179,72 @@ def test_rounds_that_were_played_agree_and_forged_ones_differ(played: Path, tmp_
     assert "must be the state that round 0 committed to" in " ".join(state[1].split())
     assert absent[0] == 2
     assert f"{attacked.id}/1.state" in absent[2]
+
+
+NOTHING_OF_OURS = """
+import pathlib
+from dataclasses import dataclass
+
+from fedbench.api import Attack
+
+pathlib.Path(__file__).with_name("was_run").touch()
+
+
+@dataclass(frozen=True)
+class Theirs(Attack):
+    def craft(self, view, memory):
+        return view.own, memory
+"""
+
+
+@pytest.mark.slow
+def test_what_cannot_be_played_here_is_refused_and_no_code_of_others_runs(
+    played: Path, tmp_path: Path, install: Install
+) -> None:
+    attacked = next(r for r in gather([played / "store"]) if r.scenario.attack != "none")
+    path = install(NOTHING_OF_OURS, {"theirs": "Theirs"})["PYTHONPATH"]
+    foreign = attacked.scenario.model_copy(update={"attack": "theirs"})
+    other_code = changed(attacked, environment__fedbench="0.0.1+0123456789ab")
+    stores = {
+        "foreign": identified(attacked.model_copy(update={"scenario": foreign})),
+        "code": other_code,
+        "honest": attacked,
+    }
+    for name, record in stores.items():
+        record.write(tmp_path / name)
+        for step in (1, 2):
+            state = played / "states" / attacked.id / f"{step}.state"
+            kept = tmp_path / "states" / record.id / state.name
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(state, kept)
+    # A state that the record commits to, of a server whose weights are nothing.
+    fields = commitments.decode(zlib.decompress(kept.read_bytes()[len(commitments.MAGIC) :]))
+    fields["state"]["server"] = None
+    hollow = tmp_path / "hollow" / attacked.id / "2.state"
+    shutil.copytree(kept.parent, hollow.parent)
+    packed = zlib.compress(commitments.encode(fields))
+    hollow.write_bytes(commitments.MAGIC + packed)
+    digests = {i: commitments.digest(m) for i, m in fields["state"]["memories"].items()}
+    state = commitments.digest(fields["state"] | {"memories": digests})
+    commitment = commitments.combined(1, fields["arrived"], state)
+    rewritten(attacked, tmp_path / "unplayable", 1, commitment=commitment)
+    states = ["--states", str(tmp_path / "states"), "--public-value", PUBLIC, "--rounds", "3"]
+    spot = ["leaderboard", "spot-check"]
+    answers = commands(
+        *([*spot, str(tmp_path / name), *states] for name in stores),
+        [*spot, str(tmp_path / "unplayable"), "--states", str(tmp_path / "hollow"), *states[2:]],
+        PYTHONPATH=path,
+    )
+    theirs, code, honest, unplayable = answers
+    assert theirs[0] == 2
+    assert "plays plug-ins of fedbench only, got attack theirs" in theirs[2]
+    assert not list((tmp_path / "site").rglob("was_run"))
+    assert code[0] == 2
+    assert f"record {other_code.id} must be of the code that is installed" in code[2]
+    assert "got 0.0.1+0123456789ab; install that version" in code[2]
+    assert honest[0] == 0, honest
+    assert unplayable[0] == 1, unplayable
+    assert "the state cannot be played" in " ".join(unplayable[1].split())
 
 
 @pytest.mark.slow

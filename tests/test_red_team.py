@@ -567,6 +567,8 @@ def test_a_season_is_frozen_once_and_drawn_once(board: Path, tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="must be that of a new season, got '2026'"):
         freeze(board, "2026", "another coin", [])
     assert seasons(board)["2026"].value == VALUE
+    several = freeze(board, "2027", "a coin", [digit * 64 for digit in "ca9b8"])
+    assert several.frozen == tuple(digit * 12 for digit in "89abc")
     moved = (board / "seasons" / "2026.toml").rename(tmp_path / "2026.toml")
     (board / "seasons" / "2026.toml").symlink_to(moved)
     with pytest.raises(ConfigError, match="must be a file of the board, got a link"):

@@ -680,6 +680,8 @@ def test_a_rule_of_distances_needs_room_for_all_pairs(monkeypatch: pytest.Monkey
     monkeypatch.setattr(streamable, "BYTES_PER_PARAMETER", 1e-6)  # a small model, whose rows fit
     with pytest.raises(Incompatible, match="krum compares all pairs"):
         streams(prepare(scenario(protocol="fedavg", defense="krum"), "cpu"), None)
+    # A rule that keeps no packets gets the whole round, which fits.
+    assert not streams(prepare(scenario(protocol="fedavg", defense="signguard"), "cpu"), None)
 
 
 def test_the_command_refuses_a_round_that_fits_in_no_memory_before_it_writes(

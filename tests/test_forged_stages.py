@@ -189,6 +189,12 @@ def test_a_stage_that_no_rule_has_judged_is_refused(what: str, board: Path) -> N
     require_broken(board, rule, text)
 
 
+def test_records_of_a_stage_that_the_entry_does_not_have_are_refused(board: Path) -> None:
+    made = frozen(board)
+    boards.ranking(made.path).write_bytes(boards.archive(made.path).read_bytes())
+    require_broken(board, "path", ".ranking.jsonl.gz lies beside it, of which it says nothing")
+
+
 def test_an_honest_stage_is_not_refused(board: Path) -> None:
     made = frozen(board)
     made.complete(made.records())

@@ -23,6 +23,7 @@ from fedbench.core import canonical, seal
 from fedbench.core.errors import ConfigError
 from fedbench.experiment import commitments
 from fedbench.experiment.record import Record, parse, read
+from fedbench.experiment.state_bytes import decode, digest, encode
 from fedbench.leaderboard.spot_check import DrawnRound, Evidence, draw, evidence, require_states
 from fedbench.results.gather import gather
 
@@ -218,15 +219,15 @@ def test_what_cannot_be_played_here_is_refused_and_no_code_of_others_runs(
             kept.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(state, kept)
     # A state that the record commits to, of a server whose weights are nothing.
-    fields = commitments.decode(zlib.decompress(kept.read_bytes()[len(commitments.MAGIC) :]))
+    fields = decode(zlib.decompress(kept.read_bytes()[len(commitments.MAGIC) :]))
     fields["state"]["server"] = None
     hollow = tmp_path / "hollow" / attacked.id / "2.state"
     shutil.copytree(kept.parent, hollow.parent)
-    packed = zlib.compress(commitments.encode(fields))
+    packed = zlib.compress(encode(fields))
     hollow.write_bytes(commitments.MAGIC + packed)
-    digests = {i: commitments.digest(m) for i, m in fields["state"]["memories"].items()}
-    state = commitments.digest(fields["state"] | {"memories": digests})
-    commitment = commitments.combined(1, fields["arrived"], state)
+    digests = {i: digest(m) for i, m in fields["state"]["memories"].items()}
+    after = digest(fields["state"] | {"memories": digests})
+    commitment = commitments.combined(1, fields["arrived"], after)
     rewritten(attacked, tmp_path / "unplayable", 1, commitment=commitment)
     states = ["--states", str(tmp_path / "states"), "--public-value", PUBLIC, "--rounds", "3"]
     spot = ["leaderboard", "spot-check"]

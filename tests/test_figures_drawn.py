@@ -10,7 +10,7 @@ import pytest
 from sample_records import Results, cell, rows
 from test_figures import NOISY, ended, in_cohorts, over_shares, record, small
 
-from fedbench.figures import bars, bits, cohort, epsilon, heatmap, rounds, share
+from fedbench.figures import bars, bits, cohort, epsilon, heatmap, rounds, share, systems
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,6 +86,16 @@ def test_a_bar_of_impact_has_the_interval_of_its_pairs_and_its_name_on_its_left(
         assert line == near([(x, y) for x, _ in wanted])
     behind = [text.xy for text in axes.texts if hasattr(text, "xy")]  # where the longest ends
     assert behind == near(list(zip((10, 85, 5), heights, strict=True)))
+
+
+def test_a_bar_of_impact_is_the_mean_of_its_pairs_which_need_not_lie_in_their_middle() -> None:
+    found: Results = {}
+    for attack, lasts in (("none", (0.9, 0.8, 0.7)), ("sign-flip", (0.8, 0.7, 0.3))):
+        of = cell("fedavg", "mean", attack)
+        found[of] = [record(of, seed, (0.1, last)) for seed, last in enumerate(lasts)]
+    (system,) = systems.systems(rows(found))
+    (lane,) = bars.impacts(system)
+    assert (lane.value, lane.ends) == (pytest.approx(20), pytest.approx((10, 40)))
 
 
 def test_a_bar_of_survival_is_the_mean_with_the_deviation_of_its_seeds() -> None:

@@ -24,7 +24,14 @@ from fedbench.core.errors import ConfigError
 from fedbench.experiment import commitments
 from fedbench.experiment.record import Record, parse, read
 from fedbench.experiment.state_bytes import decode, digest, encode
-from fedbench.leaderboard.spot_check import DrawnRound, Evidence, draw, evidence, require_states
+from fedbench.leaderboard.spot_check import (
+    DrawnRound,
+    Evidence,
+    draw,
+    evidence,
+    require_states,
+    spot_check,
+)
 from fedbench.results.gather import gather
 
 PLAN = """
@@ -314,6 +321,11 @@ def test_a_single_round_without_a_commitment_binds_nobody() -> None:
     lacks = Evidence("a" * 12, [first, second.model_copy(update={"rounds": bare})])
     with pytest.raises(ConfigError, match=f"got none in record {second.id}"):
         draw(lacks, PUBLIC, 1)
+
+
+def test_a_process_that_is_not_canonical_compares_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must be chosen before torch is imported"):
+        spot_check([], tmp_path)
 
 
 def test_all_states_that_are_missing_are_named(tmp_path: Path) -> None:

@@ -79,12 +79,21 @@ from fedbench.leaderboard.replays import (
     ClaimedEntry,
     ReplayedCell,
     StagedCell,
+    differing_cells,
     disagreements,
     has_read,
     status,
 )
 from fedbench.leaderboard.resampling import detectable, surest
-from fedbench.leaderboard.rules import PUBLISHED, Limits, Rules, losses, numbered, versions
+from fedbench.leaderboard.rules import (
+    PUBLISHED,
+    Limits,
+    Rules,
+    Tolerance,
+    losses,
+    numbered,
+    versions,
+)
 from fedbench.leaderboard.submission import Submission, infer, plan, submit
 from fedbench.payload import Payload
 from fedbench.sweeps.plan import Plan
@@ -1099,6 +1108,7 @@ def test_every_version_of_the_rules_has_its_digest_in_the_code() -> None:
         ([{}] * 5, [{"accuracy": 0.821}] * 5, ["accuracy"]),
         ([{}] * 5, [{"accuracy": 0.6}, {}, {}, {}, {}], []),  # one seed proves nothing
         ([{}] * 5, [{"up": 2}] * 5, ["uplink_bits_per_parameter"]),
+        ([{"up": 2}] * 5, [{}] * 5, ["uplink_bits_per_parameter"]),  # fewer are as far
         ([{}] * 2, [{"epsilon": 1.0}] * 2, ["epsilon"]),
         # epsilon is compared relative and by its largest
         ([{"epsilon": 1000.0}, {"epsilon": 10.0}], [{"epsilon": 1000.0009}, {"epsilon": 20.0}], []),
@@ -1152,6 +1162,16 @@ def test_a_replay_of_more_cells_must_differ_more_surely() -> None:
     differing = disagreements([noisy, even, far, *others], RULES_OF)
     assert differing.pop(far.part) == ["accuracy"]
     assert set(map(tuple, differing.values())) == {()}
+
+
+def test_a_difference_as_large_as_is_allowed_is_allowed_however_sure_it_is() -> None:
+    allowed = Tolerance(accuracy=0.25, bits=0, epsilon=0)
+    lost = {
+        "as far": [0.25] * 5,
+        "as far up": [-0.25] * 5,
+        "further": [0.25] * 4 + [0.5],
+    }
+    assert differing_cells(lost, allowed) == {"further"}
 
 
 INTEL, AMD = "x86_64 Intel Xeon", "x86_64 AMD EPYC"

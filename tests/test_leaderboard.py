@@ -1110,6 +1110,7 @@ def test_every_version_of_the_rules_has_its_digest_in_the_code() -> None:
         ([{}] * 5, [{"up": 2}] * 5, ["uplink_bits_per_parameter"]),
         ([{"up": 2}] * 5, [{}] * 5, ["uplink_bits_per_parameter"]),  # fewer are as far
         ([{}] * 2, [{"epsilon": 1.0}] * 2, ["epsilon"]),
+        ([{"epsilon": 1.0}, {"epsilon": None}], [{"epsilon": 1.0}] * 2, ["epsilon"]),  # not finite
         # epsilon is compared relative and by its largest
         ([{"epsilon": 1000.0}, {"epsilon": 10.0}], [{"epsilon": 1000.0009}, {"epsilon": 20.0}], []),
         ([{"epsilon": 1000.0}] * 2, [{"epsilon": 1000.002}, {"epsilon": 20.0}], ["epsilon"]),

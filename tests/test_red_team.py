@@ -847,6 +847,9 @@ def test_between_canonical_runs_of_the_same_versions_any_difference_contests() -
     assert disagreements([ReplayedCell(part, canonical, canonical)], rules) == {part: []}
     assert disagreements([ReplayedCell(part, canonical, near)], rules) == {part: ["accuracy"]}
     assert disagreements([ReplayedCell(part, claimed, near)], rules) == {part: []}
+    for version in ("fedbench", "python", "torch", "numpy"):
+        elsewhere = [changed(r, **{f"environment__{version}": "9.9"}) for r in near]
+        assert disagreements([ReplayedCell(part, canonical, elsewhere)], rules) == {part: []}
 
 
 def nearer(record: Record) -> list[dict[str, Any]]:

@@ -265,6 +265,10 @@ def test_cells_that_nobody_chose_are_replayed_too(board: Path) -> None:
     assert {part.attack for part in needed[:2]} == {cell.attack for cell in mine.entry.scored}
     attacks = [cell.attack for cell in mine.entry.cells[1:]]
     assert [part.attack for part in needed[2:]] == mine.season.order(mine.entry.id, attacks)[:2]
+    for i in range(20):  # whatever the value is, two attacks are drawn, and never the clean run
+        season = mine.season.model_copy(update={"value": f"{i:064x}"})
+        two = {part.attack for part in required(mine.entry, season)[2:]}
+        assert (len(two), two <= set(attacks)) == (2, True)
     # Without one of them it is not replayed.
     assert replay(path, of=needed[:-1]).status == "submitted"
     assert replay(path, of=parts(mine.entry)).status == "replayed"

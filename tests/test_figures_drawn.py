@@ -15,6 +15,8 @@ from fedbench.figures import bars, bits, cohort, epsilon, heatmap, rounds, share
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from fedbench.results import summary
+
 Spots = list[tuple[float, float]]
 
 
@@ -41,6 +43,26 @@ def lanes(axes: Axes) -> list[tuple[str, float]]:
     """Return the names on the left of bars, with their heights."""
     ticks = zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)
     return [(label.get_text(), float(y)) for label, y in ticks]
+
+
+def test_a_system_has_a_clean_row_and_a_worst_one_as_far_as_they_were_played() -> None:
+    def names(found: list[summary.Row]) -> list[str]:
+        return [row.cell.attack for row in found]
+
+    _, floats = systems.systems(small())
+    clean, *attacked = floats.rows
+    assert (floats.clean, floats.attacked) == (clean, attacked)
+    assert names(floats.ends) == ["none", "dyn-opt"]
+    assert names([floats.shown]) == ["dyn-opt"]
+    unopposed = systems.SystemRows("fedavg", [clean])
+    assert (unopposed.clean, unopposed.worst, unopposed.attacked) == (clean, None, [])
+    assert unopposed.ends == [unopposed.shown] == [clean]
+    without = systems.SystemRows("fedavg", attacked)
+    assert without.clean is None
+    assert names(without.ends) == names([without.shown]) == ["dyn-opt"]
+    (worst,) = (row for row in attacked if row.worst)
+    others = [row for row in attacked if row is not worst]  # as if the worst had not been played
+    assert systems.SystemRows("fedavg", others).ends == others[:1]
 
 
 def test_a_line_over_the_rounds_has_a_band_from_the_lowest_to_the_highest_seed() -> None:

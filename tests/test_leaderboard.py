@@ -1175,6 +1175,17 @@ def test_a_difference_as_large_as_is_allowed_is_allowed_however_sure_it_is() -> 
     assert differing_cells(lost, allowed) == {"further"}
 
 
+@pytest.mark.parametrize(
+    ("down", "far"), [(32.3, False), (31.7, False), (32.4, True), (31.6, True)]
+)
+def test_bits_down_are_compared_too_within_a_hundredth(down: float, far: bool) -> None:
+    claimed = [played(seed=seed) for seed in range(2)]
+    again = [changed(run, result__downlink_bits_per_parameter=down) for run in claimed]
+    part = StagedCell("development", "none")
+    expected = ["downlink_bits_per_parameter"] if far else []
+    assert disagreements([ReplayedCell(part, claimed, again)], RULES_OF) == {part: expected}
+
+
 INTEL, AMD = "x86_64 Intel Xeon", "x86_64 AMD EPYC"
 
 

@@ -315,6 +315,12 @@ def test_from_five_seeds_on_a_range_is_the_interval_of_the_mean() -> None:
     assert systems.sure_range(values) == pytest.approx((0.7 - half, 0.7 + half))
     assert systems.sure_range(values[:4]) == (0.5, 0.8)
     assert systems.cut_interval([0.5, 0.5, 0.5, 1.0, 1.0]) == pytest.approx((0.36, 1.0), abs=5e-3)
+    assert systems.cut_interval([0.5, 0.5, 0.5, 0.0, 0.0]) == pytest.approx((0.0, 0.64), abs=5e-3)
+    alone = [
+        *ended({cell("fedavg", "mean", "none"): 0.5}),
+        *ended({cell("qsgd", "mean", "none"): 0.5}, 3),
+    ]
+    assert systems.sureness(alone, "Bar") == "Bar: lowest to highest of 1 to 3 seeds."
     for seeds, said in (
         (5, "Bar: 95 % interval of the mean over 5 seeds (Student's t)."),
         (4, "Bar: lowest to highest of 4 seeds."),

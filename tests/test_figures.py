@@ -299,12 +299,12 @@ def test_what_differs_is_a_range_or_a_number_of_things() -> None:
 
 def test_a_curve_is_the_mean_where_every_seed_was_looked_at() -> None:
     of = cell("fedavg", "mean", "none")
-    looks = ((0.2, None, 0.5, 0.7), (0.4, 0.9, None, 0.8), (0.6, None, None, 0.9))
+    looks = ((0.2, None, 0.5, 0.7), (0.4, 0.9, None, 0.8), (0.9, None, None, 0.9))
     points = rounds.curve(summary.Row(of, tuple(record(of, s, x) for s, x in enumerate(looks))))
     assert [point.round for point in points] == [1, 4]
-    assert [point.mean for point in points] == pytest.approx([0.4, 0.8])
-    # of three seeds Student's interval would reach from 0 to 90 %
-    assert points[0].interval == (0.2, 0.6)
+    assert [point.mean for point in points] == pytest.approx([0.5, 0.8])
+    # of three seeds Student's interval would reach from 0 to 100 %
+    assert points[0].interval == (0.2, 0.9)
     assert points[1].interval == (0.7, 0.9)
 
 
@@ -315,6 +315,12 @@ def test_from_five_seeds_on_a_range_is_the_interval_of_the_mean() -> None:
     assert systems.sure_range(values) == pytest.approx((0.7 - half, 0.7 + half))
     assert systems.sure_range(values[:4]) == (0.5, 0.8)
     assert systems.cut_interval([0.5, 0.5, 0.5, 1.0, 1.0]) == pytest.approx((0.36, 1.0), abs=5e-3)
+    assert systems.cut_interval([0.5, 0.5, 0.5, 0.0, 0.0]) == pytest.approx((0.0, 0.64), abs=5e-3)
+    alone = [
+        *ended({cell("fedavg", "mean", "none"): 0.5}),
+        *ended({cell("qsgd", "mean", "none"): 0.5}, 3),
+    ]
+    assert systems.sureness(alone, "Bar") == "Bar: lowest to highest of 1 to 3 seeds."
     for seeds, said in (
         (5, "Bar: 95 % interval of the mean over 5 seeds (Student's t)."),
         (4, "Bar: lowest to highest of 4 seeds."),

@@ -222,6 +222,7 @@ def test_an_attack_is_held_out_for_entries_of_its_version_and_before(board: Path
 def test_records_of_two_attacks_lie_side_by_side_and_the_later_play_counts(tmp_path: Path) -> None:
     board = committing(tmp_path / "board", ATTACK.digest, OTHER.digest, versions=1)
     kept(board)
+    assert texts(board, "warning") == [], "version 1 is still used"
     committing(board, ATTACK.digest, OTHER.digest)
     assert len(texts(board, "warning")) == 2, "both are due"
     met(board, under(OTHER, (0.2, 0.2, 0.2)), OTHER)

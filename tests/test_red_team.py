@@ -59,7 +59,7 @@ from fedbench.leaderboard.replays import (
     stored,
 )
 from fedbench.leaderboard.rules import Rules
-from fedbench.leaderboard.seasons import Season, draw, freeze, read, seasons
+from fedbench.leaderboard.seasons import Season, draw, freeze, of, read, seasons
 from fedbench.leaderboard.site.page import render
 from fedbench.leaderboard.submission import complete, ranking_plan, submit
 from fedbench.run import play
@@ -265,6 +265,10 @@ def test_cells_that_nobody_chose_are_replayed_too(board: Path) -> None:
     assert {part.attack for part in needed[:2]} == {cell.attack for cell in mine.entry.scored}
     attacks = [cell.attack for cell in mine.entry.cells[1:]]
     assert [part.attack for part in needed[2:]] == mine.season.order(mine.entry.id, attacks)[:2]
+    for i in range(20):  # whatever the value is, two attacks are drawn, and never the clean run
+        season = mine.season.model_copy(update={"value": f"{i:064x}"})
+        two = {part.attack for part in required(mine.entry, season)[2:]}
+        assert (len(two), two <= set(attacks)) == (2, True)
     # Without one of them it is not replayed.
     assert replay(path, of=needed[:-1]).status == "submitted"
     assert replay(path, of=parts(mine.entry)).status == "replayed"
@@ -517,6 +521,46 @@ def test_a_season_is_one_line_and_each_entry_once(wrong: dict[str, Any], text: s
         Season.model_validate(fields | wrong)
 
 
+def test_seeds_and_orders_are_those_that_anyone_draws_with_sha256sum() -> None:
+    season = Season(name="2026", source="a coin", frozen=(), value=VALUE)
+    # SHA-256 of "5eed...5eed seed tiny 0" begins with 5f82cf33e69c32b0, of 1 with c083bea7eb098b8a,
+    # of which the highest bit is left out.
+    assert season.seeds("tiny", 2) == [0x5F82CF33E69C32B0, 0x4083BEA7EB098B8A]
+    # of "5eed...5eed cell 0123456789ab alie" with 9d37, of ipm with beb5, of mimic with 99df
+    assert season.order("0123456789ab", ["alie", "ipm", "mimic"]) == ["mimic", "alie", "ipm"]
+
+
+def test_a_season_that_is_not_drawn_or_whose_value_is_not_of_its_source_draws_nothing() -> None:
+    fields = {"name": "2026", "source": "drand quicknet round 1000", "frozen": ()}
+    season = Season.model_validate(fields)
+    for draws in (lambda: season.seeds("tiny", 1), lambda: season.order("a" * 12, ["ipm"])):
+        with pytest.raises(ConfigError, match="must have its value before anything is drawn"):
+            draws()
+    # The signature is that of the round, and the value is not its hash.
+    with pytest.raises(ValidationError, match=f"must be the hash of the signature .*{RANDOMNESS}"):
+        Season.model_validate(fields | {"value": VALUE, "signature": SIGNATURE})
+
+
+def test_an_entry_is_of_the_season_that_froze_it_and_of_no_other(board: Path) -> None:
+    for name, digit in (("2026", "e"), ("2027", "f")):
+        freeze(board, name, "a coin", [digit * 64])
+    every = seasons(board)
+    assert [season and season.name for season in (of("e" * 12, every), of("f" * 12, every))] == [
+        *every
+    ]
+    assert of("0" * 12, every) is None
+
+
+def test_a_season_with_a_wrong_field_is_refused_by_its_name(board: Path) -> None:
+    freeze(board, "2026", "a coin", [])
+    file = board / "seasons" / "2026.toml"
+    file.write_text(file.read_text() + 'sponsor = "me"\n')
+    for reads in (lambda: read(file), lambda: seasons(board)):
+        with pytest.raises(ConfigError, match=r"2026.toml: sponsor: extra inputs"):
+            reads()
+    assert found(board) == {"season"}
+
+
 def test_a_season_is_frozen_once_and_drawn_once(board: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="must be that of a season, got '2026'; freeze one first"):
         draw(board, "2026", VALUE, "")
@@ -527,6 +571,8 @@ def test_a_season_is_frozen_once_and_drawn_once(board: Path, tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="must be that of a new season, got '2026'"):
         freeze(board, "2026", "another coin", [])
     assert seasons(board)["2026"].value == VALUE
+    several = freeze(board, "2027", "a coin", [digit * 64 for digit in "ca9b8"])
+    assert several.frozen == tuple(digit * 12 for digit in "89abc")
     moved = (board / "seasons" / "2026.toml").rename(tmp_path / "2026.toml")
     (board / "seasons" / "2026.toml").symlink_to(moved)
     with pytest.raises(ConfigError, match="must be a file of the board, got a link"):
@@ -805,6 +851,9 @@ def test_between_canonical_runs_of_the_same_versions_any_difference_contests() -
     assert disagreements([ReplayedCell(part, canonical, canonical)], rules) == {part: []}
     assert disagreements([ReplayedCell(part, canonical, near)], rules) == {part: ["accuracy"]}
     assert disagreements([ReplayedCell(part, claimed, near)], rules) == {part: []}
+    for version in ("fedbench", "python", "torch", "numpy"):
+        elsewhere = [changed(r, **{f"environment__{version}": "9.9"}) for r in near]
+        assert disagreements([ReplayedCell(part, canonical, elsewhere)], rules) == {part: []}
 
 
 def nearer(record: Record) -> list[dict[str, Any]]:

@@ -65,6 +65,53 @@ def test_an_interval_lies_within_the_values_and_holds_their_mean(values: list[fl
     assert high >= sum(values) / len(values) - 1e-9
 
 
+def by_the_book(counts: list[int], confidence: float) -> tuple[float, float]:
+    """Efron's equation 3.9 in plain loops: the ends of the interval of the mean of whole numbers.
+
+    A quantile of 9,999 sorted sums is the sum whose place, from 1 on, is its level times 10,000,
+    rounded up.
+    """
+    n = len(counts)
+    total = sum(counts)
+    sums = sorted(sum(counts[i] for i in row) for row in resamples(n).tolist())
+    assert len(sums) == 9_999
+    below = sum(each < total for each in sums) + sum(each == total for each in sums) / 2
+    bias = norm.ppf((below + 0.5) / 10_000)
+    without = [(total - each) / (n - 1) for each in counts]
+    lost = [sum(without) / n - each for each in without]
+    cubes = sum(x**3 for x in lost)
+    acceleration = cubes / (6 * sum(x**2 for x in lost) ** 1.5) if cubes else 0.0
+    ends = []
+    for share in ((1 - confidence) / 2, (1 + confidence) / 2):
+        z = bias + norm.ppf(share)
+        place = math.ceil(norm.cdf(bias + z / (1 - acceleration * z)) * 10_000)
+        ends.append(sums[min(place, 9_999) - 1] / n)
+    return ends[0], ends[1]
+
+
+@pytest.mark.parametrize("confidence", [0.2, 0.9, 0.95, 0.9999])
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [0, 0, 0, 0, 64],  # many ties, skewed
+        [3, 5, 5, 6, 21, 8],  # the mean is one of the values
+        [-40, -3, -3, -2, -2],  # an attack can also help: differences are below 0
+        [-7, 0, 7],
+        [0, 0, 2, 6, 6, 8, 9],  # as tenths, one sum in several orders is several numbers
+        [1, 2],
+        [1, 8, 3060, 3161, 3262, 3363, 3164, 3465, 3366, 2959, 3058, 3460, 2861, 3063],  # no ties
+    ],
+    ids=str,
+)
+def test_an_interval_is_that_of_plain_loops_to_the_last_digit(
+    counts: list[int], confidence: float
+) -> None:
+    # Sixty-fourths are added without rounding, so means tie where the sums of whole numbers do.
+    low, high = by_the_book(counts, confidence)
+    assert bca([count / 64 for count in counts], confidence) == (low / 64, high / 64)
+    assert bca([count / 10 for count in counts], confidence) == pytest.approx((low / 10, high / 10))
+
+
 def test_tiny_differences_are_differences() -> None:
     tiny = [value * 1e-120 for value in SKEWED]
     low, high = bca(tiny, 0.95)
@@ -74,13 +121,17 @@ def test_tiny_differences_are_differences() -> None:
 
 def test_equal_values_have_no_width_and_no_difference_is_sure() -> None:
     assert bca([0.5] * 5, 0.95) == (0.5, 0.5)
-    assert probability([0.0] * 5) == 1.0
+    assert probability([0.0] * 5) == probability([0.0] * (MAX_EXACT + 1)) == 1.0
 
 
 def test_a_difference_is_as_sure_as_its_signs_by_hand() -> None:
     # 3 + 2 - 1 = 4: of the sums 6, 4, 2, 0, 0, -2, -4, -6 four are as far from 0.
     assert probability([3.0, 2.0, -1.0]) == 4 / 8
     assert probability([3.0, 2.0, 1.0]) == 2 / 8
+    assert probability([-3.0, -2.0, 1.0]) == 4 / 8, "the other way round"
+    for scale in (1e-120, 1e120):  # what ties is relative, so a unit changes nothing
+        assert probability([3.0 * scale, 2.0 * scale, -1.0 * scale]) == 4 / 8
+        assert probability([0.1 * scale] * 10) == 2**-9
     # Sums in another order differ by rounding: ten times 0.1 one after the other is below 1. (`sum`
     # makes up for it from Python 3.12 on.)
     assert reduce(add, [0.1] * 10) < np.sum([0.1] * 10)
@@ -108,6 +159,7 @@ def test_signs_of_more_differences_are_drawn_and_the_same_everywhere() -> None:
 def test_no_difference_is_surer_than_its_signs() -> None:
     assert probability([1.0] * 5) == surest(5) == 2**-4
     assert probability([1.0] * MAX_EXACT) == surest(MAX_EXACT) == 2.0 ** (1 - MAX_EXACT)
+    assert (surest(20), surest(21)) == (2**-19, 1e-4)
     # Of more differences one of the choices that are drawn is the least share.
     many = MAX_EXACT + 1
     assert probability([1.0] * many) == surest(many) == 1 / (RESAMPLES + 1)
@@ -118,9 +170,13 @@ def test_no_difference_is_surer_than_its_signs() -> None:
 @pytest.mark.parametrize("n", [5, 14])
 def test_the_t_test_is_scipys(n: int) -> None:
     values = np.random.default_rng(n).normal(0.4, 1.0, n).tolist()
-    assert student(values) == pytest.approx(ttest_1samp(values, 0).pvalue, rel=1e-9)
+    close = [1 + 1e-3 * value for value in values]  # nearly equal, but noise all the same
+    for each in (values, close):
+        expected = pytest.approx(ttest_1samp(each, 0).pvalue, rel=1e-9)
+        assert student(each) == expected
+        assert student([-value for value in each]) == expected, "the other way round"
     assert student([0.0] * n) == 1.0
-    assert student([0.3] * n) == 0.0
+    assert student([0.3] * n) == student([-0.3] * n) == 0.0
 
 
 def test_systems_that_are_equally_good_are_told_apart_in_few_tables() -> None:
@@ -145,6 +201,7 @@ def test_who_is_best_is_decided_by_the_attack_that_is_worst_in_each_resample() -
     assert share == pytest.approx(0.25, abs=0.02)
     assert share + other == pytest.approx(1.0)
     assert chances([steady, steady]) == [0.5, 0.5]
+    assert chances([[[0.3, 0.3]], [[0.1 + 0.2] * 2]]) == [0.5, 0.5], "rounding is no lead"
 
 
 def test_a_detectable_difference_is_seen_in_four_of_five_trials() -> None:

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
+from conftest import Install
+from test_leaderboard import changed, identified
+from test_leaderboard import played as played_once
 from test_red_team import a_board
 
 from fedbench.core import canonical, seal
 from fedbench.core.errors import ConfigError
+from fedbench.experiment import commitments
 from fedbench.experiment.record import Record, parse, read
-from fedbench.leaderboard.spot_check import DrawnRound, Evidence, draw, evidence, require_states
+from fedbench.experiment.state_bytes import decode, digest, encode
+from fedbench.leaderboard.spot_check import (
+    DrawnRound,
+    Evidence,
+    draw,
+    evidence,
+    require_states,
+    spot_check,
+)
 from fedbench.results.gather import gather
 
 PLAN = """
@@ -175,6 +189,72 @@ def test_rounds_that_were_played_agree_and_forged_ones_differ(played: Path, tmp_
     assert f"{attacked.id}/1.state" in absent[2]
 
 
+NOTHING_OF_OURS = """
+import pathlib
+from dataclasses import dataclass
+
+from fedbench.api import Attack
+
+pathlib.Path(__file__).with_name("was_run").touch()
+
+
+@dataclass(frozen=True)
+class Theirs(Attack):
+    def craft(self, view, memory):
+        return view.own, memory
+"""
+
+
+@pytest.mark.slow
+def test_what_cannot_be_played_here_is_refused_and_no_code_of_others_runs(
+    played: Path, tmp_path: Path, install: Install
+) -> None:
+    attacked = next(r for r in gather([played / "store"]) if r.scenario.attack != "none")
+    path = install(NOTHING_OF_OURS, {"theirs": "Theirs"})["PYTHONPATH"]
+    foreign = attacked.scenario.model_copy(update={"attack": "theirs"})
+    other_code = changed(attacked, environment__fedbench="0.0.1+0123456789ab")
+    stores = {
+        "foreign": identified(attacked.model_copy(update={"scenario": foreign})),
+        "code": other_code,
+        "honest": attacked,
+    }
+    for name, record in stores.items():
+        record.write(tmp_path / name)
+        for step in (1, 2):
+            state = played / "states" / attacked.id / f"{step}.state"
+            kept = tmp_path / "states" / record.id / state.name
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(state, kept)
+    # A state that the record commits to, of a server whose weights are nothing.
+    fields = decode(zlib.decompress(kept.read_bytes()[len(commitments.MAGIC) :]))
+    fields["state"]["server"] = None
+    hollow = tmp_path / "hollow" / attacked.id / "2.state"
+    shutil.copytree(kept.parent, hollow.parent)
+    packed = zlib.compress(encode(fields))
+    hollow.write_bytes(commitments.MAGIC + packed)
+    digests = {i: digest(m) for i, m in fields["state"]["memories"].items()}
+    after = digest(fields["state"] | {"memories": digests})
+    commitment = commitments.combined(1, fields["arrived"], after)
+    rewritten(attacked, tmp_path / "unplayable", 1, commitment=commitment)
+    states = ["--states", str(tmp_path / "states"), "--public-value", PUBLIC, "--rounds", "3"]
+    spot = ["leaderboard", "spot-check"]
+    answers = commands(
+        *([*spot, str(tmp_path / name), *states] for name in stores),
+        [*spot, str(tmp_path / "unplayable"), "--states", str(tmp_path / "hollow"), *states[2:]],
+        PYTHONPATH=path,
+    )
+    theirs, code, honest, unplayable = answers
+    assert theirs[0] == 2
+    assert "plays plug-ins of fedbench only, got attack theirs" in theirs[2]
+    assert not list((tmp_path / "site").rglob("was_run"))
+    assert code[0] == 2
+    assert f"record {other_code.id} must be of the code that is installed" in code[2]
+    assert "got 0.0.1+0123456789ab; install that version" in code[2]
+    assert honest[0] == 0, honest
+    assert unplayable[0] == 1, unplayable
+    assert "the state cannot be played" in " ".join(unplayable[1].split())
+
+
 @pytest.mark.slow
 def test_an_ordinary_record_is_no_canonical_one_and_binds_nobody(
     played: Path, tmp_path: Path
@@ -243,11 +323,43 @@ def test_a_single_round_without_a_commitment_binds_nobody() -> None:
         draw(lacks, PUBLIC, 1)
 
 
+def test_a_process_that_is_not_canonical_compares_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must be chosen before torch is imported"):
+        spot_check([], tmp_path)
+
+
 def test_all_states_that_are_missing_are_named(tmp_path: Path) -> None:
     drawn = draw(some(1, 3), PUBLIC, 3)
     name = f"{0:016x}"
-    with pytest.raises(ConfigError, match=rf"{name}/\d.state, {name}/\d.state, got none"):
+    # The first of the three rounds needs no state.
+    with pytest.raises(ConfigError, match=rf" have {name}/[12].state, {name}/[12].state, got none"):
         require_states(drawn, tmp_path)
+    for each in drawn:
+        if (path := each.state(tmp_path)) is not None:
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+    require_states(drawn, tmp_path)
+
+
+def test_no_order_of_files_or_lines_chooses_the_rounds(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    runs = [played_once(attack, seed) for attack in ("sign-flip", "none") for seed in (10, 9)]
+    for record in runs:
+        record.write(store)
+    ordered = runs[::-1]  # by attack, then by the number of the seed
+    mine = evidence(store)
+    assert [record.digest for record in mine.records] == [record.digest for record in ordered]
+    digests = "".join(record.digest for record in ordered)
+    assert mine.id == hashlib.sha256(digests.encode()).hexdigest()[:12]
+    a_board(tmp_path / "board")
+    path = next((tmp_path / "board" / "closed" / "tiny").glob("*.json"))
+    before = [record.digest for record in evidence(path).records]
+    packed = path.with_name(path.name.removesuffix(".json") + ".jsonl.gz")
+    lines = gzip.decompress(packed.read_bytes()).splitlines(keepends=True)
+    packed.write_bytes(gzip.compress(b"".join(lines[::-1])))  # the id says nothing of their order
+    assert [record.digest for record in evidence(path).records] == before
+    attacks = [record.scenario.attack for record in evidence(path).records]
+    assert attacks == sorted(attacks)
 
 
 def test_an_entry_that_was_edited_is_not_checked(tmp_path: Path) -> None:

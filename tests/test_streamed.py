@@ -578,15 +578,87 @@ def test_what_needs_all_messages_is_refused_in_a_line(changes: dict[str, Any], w
     assert "\n" not in message
 
 
+@dataclasses.dataclass(frozen=True)
+class Recruiter(ALIE):
+    """ALIE that asks for a client of its own."""
+
+    @property
+    def recruits(self) -> int | None:
+        return 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Learner(ALIE):
+    """ALIE whose clients learn nothing, each round anew."""
+
+    def learn(self, view: Any, learned: Any) -> Any:
+        return learned
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Unfolded(Mean):
+    """The mean by an `aggregate` of its own, with which its sums do not belong together."""
+
+    def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Any, Any]:
+        return received.values().mean(dim=0), state
+
+
+def holding(setup: Any, **plugins: Any) -> Any:
+    """Return the setup with other plug-ins, which need no name."""
+    return dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, **plugins))
+
+
+def test_an_attack_that_recruits_or_learns_and_a_rule_that_does_not_fold_get_whole_rounds() -> None:
+    setup = prepare(scenario(protocol="fedavg", defense="mean", attack="alie"), "cpu")
+    assert obstacle(holding(setup, attack=ALIE())) is None
+    for attack in (Recruiter(), Learner()):
+        why = obstacle(holding(setup, attack=attack))
+        assert why == "attack alie asks the rule, learns or recruits; use --attack sign-flip"
+    assert needs_sums(holding(setup, defense=Mean()))
+    assert not needs_sums(holding(setup, defense=Unfolded()))
+    assert "reads each of them" in str(obstacle(holding(setup, defense=Unfolded())))
+    canonical = dataclasses.replace(setup, canonical=True)
+    assert obstacle(canonical) == "a canonical run commits to them; leave --canonical out"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "rule", "enough"),
+    [
+        ("fedavg", "mean", True),
+        ("fedavg", "median", False),  # counts of ones say nothing of floats
+        ("signsgd", "median", True),
+        ("fedpm", "trimmed-mean", True),
+        ("fedpm", "vote-margin", True),
+        ("fsl", "median", False),
+        ("signsgd", "krum", False),
+    ],
+)
+def test_sums_are_enough_for_rules_that_read_sums_or_count_bits(
+    protocol: str, rule: str, enough: bool
+) -> None:
+    setup = prepare(scenario(protocol=protocol, defense=rule), "cpu")
+    assert needs_sums(setup) == enough
+    assert obstacle(setup) is None  # otherwise packets are kept
+
+
+@pytest.mark.parametrize("attack", ["none", "noise", "sign-flip", "ipm", "mimic"])
+def test_an_attack_that_does_nothing_is_alone_folds_or_keeps_is_streamed(attack: str) -> None:
+    assert obstacle(prepare(scenario(protocol="fedavg", attack=attack), "cpu")) is None
+
+
 def test_only_rounds_of_gigabytes_are_streamed_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     large = prepare(scenario(protocol="fedpm"), "cpu")
     assert not streams(large, None)
     d = large.shared.layout.d
+    monkeypatch.setattr(streamable, "MAX_WHOLE_ROUND_BYTES", 24 * 10 * d)
+    assert not streams(large, None)
     monkeypatch.setattr(streamable, "MAX_WHOLE_ROUND_BYTES", 24 * 10 * d - 1)
     assert streams(large, None)
     assert not streams(large, False)
     whole = prepare(scenario(protocol="fedpm", defense="signguard"), "cpu")
     assert not streams(whole, None)  # it fits in this machine
+    monkeypatch.setattr(streamable, "memory", lambda: 24 * 10 * d)
+    assert not streams(whole, None)  # just so
     monkeypatch.setattr(streamable, "memory", lambda: 24 * 10 * d - 1)
     with pytest.raises(Incompatible, match="signguard reads each of them"):
         streams(whole, None)
@@ -608,6 +680,8 @@ def test_a_rule_of_distances_needs_room_for_all_pairs(monkeypatch: pytest.Monkey
     monkeypatch.setattr(streamable, "BYTES_PER_PARAMETER", 1e-6)  # a small model, whose rows fit
     with pytest.raises(Incompatible, match="krum compares all pairs"):
         streams(prepare(scenario(protocol="fedavg", defense="krum"), "cpu"), None)
+    # A rule that keeps no packets gets the whole round, which fits.
+    assert not streams(prepare(scenario(protocol="fedavg", defense="signguard"), "cpu"), None)
 
 
 def test_the_command_refuses_a_round_that_fits_in_no_memory_before_it_writes(

@@ -305,6 +305,7 @@ def of_entry(entry: Entry, records: Sequence[Record]) -> Iterator[str]:
             "version of the code": record.environment.fedbench == entry.code,
             "source of a plug-in": own <= sources,
             "network": (record.vote, record.parameters) == (entry.votes, entry.parameters),
+            "data set": record.data_digest == entry.data_digest,
         }
         if other := [what for what, equal in pairs.items() if not equal]:
             yield f"{record.file_name} must be of the entry's system, got another {other[0]}"

@@ -112,7 +112,8 @@ def ranking(
 ) -> Ranking:
     """Rank entries of one track and season, at least one of them, all of one promise or none.
 
-    ``bits`` is the budget if bits are equal; by default all that the cheapest entry needs.
+    ``bits`` is the budget if bits are equal; by default all that the cheapest replayed entry needs,
+    or the cheapest of all if none was replayed.
     """
     limits = limits or Limits()
     if view == "equal-rounds":

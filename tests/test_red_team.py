@@ -796,6 +796,9 @@ def test_an_entry_is_replayed_by_runs_that_its_own_code_played_elsewhere(
     played("none", 0, server_checks="none").write(store)
     gone = store / run.file_name
     text = gone.read_bytes()
+    changed(run, timing=asdict(timed()), data_digest="e" * 64).write(store)
+    code, _, err = command(*again)
+    assert (code, "on the data of the entry, digits with sha256" in err) == (2, True)
     gone.unlink()
     code, out, err = command(*again)
     assert (code, out.count("\n")) == (2, 1)  # only what is missing

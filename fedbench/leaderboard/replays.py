@@ -249,9 +249,16 @@ def play_again(
 
 
 def _require_others(comparisons: Sequence[ReplayedCell], out: Path | None) -> None:
-    """Raise `ConfigError` if a cell would be compared with its own records."""
+    """Raise `ConfigError` if a cell would be compared with its own records, or on other data."""
     for each in comparisons:
-        pairs = zip(each.claimed, each.again, strict=True)
+        pairs = list(zip(each.claimed, each.again, strict=True))
+        for before, now in pairs:
+            if before.data_digest != now.data_digest:
+                theirs = f"{before.scenario.dataset} with sha256 {before.data_digest[:12]}..."
+                raise ConfigError(
+                    f"a replay must be on the data of the entry, {theirs}, got "
+                    f"{now.data_digest[:12]}...; let FEDBENCH_DATA name a folder that has them"
+                )
         if any(before.timing == now.timing for before, now in pairs):
             raise ConfigError(
                 f"--out must be a store without the records of the entry, got {out}; "

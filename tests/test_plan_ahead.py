@@ -137,6 +137,10 @@ def test_what_is_sent_goes_as_far_as_the_rule_lets_it(defense: str, strength: se
     (r,) = fedbench.play(scenario, device="cpu").rounds
     assert r.notes["strength"] in strength
     assert r.queries == 17
+    assert r.notes["evaluated"] == 6 * 256
+    # 7 rates are tried in 3 steps each, one gives the first push; 9 gradients lead through four
+    # rounds, six times, and 10 go back, five times.
+    assert r.notes["differentiated"] == (7 * 3 + 1 + 6 * 9 + 5 * 10) * 256
     reached = {tried: float(along or 0.0) for tried, along in r.trace}
     assert len(reached) == 16
     assert max(reached.values()) <= 1.01 * reached[float(r.notes["strength"])]

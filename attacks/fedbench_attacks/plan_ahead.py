@@ -28,7 +28,7 @@ from .auto import balanced
 from .crafted import Origin, honest_rows, unit
 
 STEPS = 3  # of gradient descent that stand for the honest training of a round
-CLIMBS = 6  # gradients through all rounds, in each round
+CLIMBS = 5  # steps along gradients through all rounds, in each round
 PROBE = 1e-3  # length of a difference of weights, relative to theirs
 STRENGTHS = tuple(2.0**i for i in range(-3, 13))  # in distances of an honest row from the mean
 FARTHER = 1.01  # a strength must take the model by a factor farther than a smaller one
@@ -48,9 +48,9 @@ class PlanAhead(Attack):
 
     It simulates them on 256 of its clients' samples: the model moves by the same push in each, and
     honest clients train in between, by three steps of gradient descent that go as far as the model
-    went in this round. It climbs six times along the gradient of the loss at the end, from the push
-    of its last round. That gradient goes back through the training by differences of gradients
-    (`gradient_of_push`); it takes about 140 gradients in a round of four, where `Auto` takes 6. Of
+    went in this round. It climbs five times along the gradient of the loss at the end, from the
+    push of its last round. That gradient goes back through the training by differences of gradients
+    (`gradient_of_push`); it takes about 125 gradients in a round of four, where `Auto` takes 6. Of
     this push it sends the one of 16 strengths, from 1/8 to 4096 honest rows' distances from the
     mean, at which the server's step takes the model farthest along it.
 
@@ -198,7 +198,7 @@ def planned(training: Training, start: Tensor, push: Tensor, reach: float, round
     """
     best = push
     highest = -math.inf
-    for climb in range(CLIMBS):
+    for climb in range(CLIMBS + 1):
         w = start + reach * push
         path = []
         for _ in range(rounds - 1):
@@ -209,6 +209,8 @@ def planned(training: Training, start: Tensor, push: Tensor, reach: float, round
         if loss > highest:
             highest = loss
             best = push
+        if climb == CLIMBS:
+            break
         up = unit(gradient_of_push(training.slope, training.slope(w), path, training.rate))
         push = unit(push + 2 * up) if climb else up
     return best

@@ -146,6 +146,16 @@ def test_what_is_sent_goes_as_far_as_the_rule_lets_it(defense: str, strength: se
     assert max(reached.values()) <= 1.01 * reached[float(r.notes["strength"])]
 
 
+@pytest.mark.slow
+def test_a_network_without_gradient_is_no_reason_to_send_honest_messages() -> None:
+    # In the first round both malicious clients are in one bucket, which the median then follows
+    # 500 times as far as an honest round goes. Planned with that, the second push kills all units.
+    scenario = Scenario(**TINY | {"rounds": 2}, defense="bucketing:s=2+median", attack="plan-ahead")
+    first, second = fedbench.play(scenario, device="cpu").rounds
+    assert first.notes["strength"] == 4096
+    assert second.notes["strength"] == 16
+
+
 def test_a_budget_of_auto_does_not_pay_for_its_gradients() -> None:
     knowledge = Knowledge("all", defense=True, data=True)
     names = installed(FloatVectors, knowledge)

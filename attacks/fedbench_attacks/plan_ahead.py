@@ -206,7 +206,7 @@ def planned(training: Training, start: Tensor, push: Tensor, reach: float, round
             path += steps
             w = w + reach * push
         loss = training.loss(w)
-        if loss > highest:
+        if loss > highest and bool(push.any()):  # 0, after a network without gradient, is no push
             highest = loss
             best = push
         if climb == CLIMBS:

@@ -1,6 +1,7 @@
 """The attack that plans over rounds, and the gradient that goes back through simulated training."""
 
 import dataclasses
+import math
 import runpy
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import fedbench
 from fedbench.api import Attack, AttackView, Knowledge
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import FloatVectors, Payload
@@ -47,16 +49,21 @@ class Watching(Attack):
         return view.own, memory
 
 
+def watched(rounds: int, **fields: Any) -> AttackView:
+    """View of the last round of a small run."""
+    attack = Watching()
+    setup = prepare(Scenario(**TINY | {"rounds": 5, "clients": 4, "per_round": 4} | fields), "cpu")
+    setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, attack=attack))
+    state = begin(setup)
+    for step in range(rounds):
+        play_round(setup, state, step)
+    return attack.views[-1]
+
+
 @pytest.fixture(scope="module")
 def view() -> AttackView:
     """View of the fifth round of a small run."""
-    attack = Watching()
-    setup = prepare(Scenario(**TINY | {"rounds": 5, "clients": 4, "per_round": 4}), "cpu")
-    setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, attack=attack))
-    state = begin(setup)
-    for step in range(5):
-        play_round(setup, state, step)
-    return attack.views[-1]
+    return watched(5)
 
 
 def test_the_gradient_goes_back_through_honest_training() -> None:
@@ -104,6 +111,44 @@ def test_a_simulated_round_goes_as_far_as_the_model_went(view: AttackView) -> No
     assert 0.9 * length < float(vector_norm(went - training.before)) <= length
     assert len(path) == STEPS
     assert 1e-3 < training.rate < 1
+
+
+class Normalised(nn.Module):
+    """Network of a user, whose batch norm has 64 running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(64, 32)
+        self.norm = nn.BatchNorm1d(32)
+        self.last = nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.last(torch.relu(self.norm(self.hidden(x.flatten(1)))))
+        return scores
+
+
+def distance(before: Tree, after: Tree) -> float:
+    """Length of a difference of weights, leaf by leaf."""
+    names = [name for name in before if "running" not in name]
+    return math.hypot(*(float(vector_norm(after[name] - before[name])) for name in names))
+
+
+def test_running_statistics_are_no_distance() -> None:
+    view = watched(1, model=Normalised, defense="geometric-median")  # they move most at first
+    assert view.defense is not None
+    training = Training(view)
+    honest = view.defense(view.own)
+    start = training.after(honest)
+    training.match(start)
+    length = distance(view.ahead(), view.ahead(honest))
+    assert float(vector_norm(start - training.before)) > 2 * length
+    went = training.trained(training.before)[0] - training.before
+    assert 0.9 * length < float(vector_norm(went)) <= length
+    sent, memory = PlanAhead().craft(view, None)
+    poisoned = view.defense(sent)
+    moved = distance(view.ahead(honest), view.ahead(poisoned))
+    assert float(vector_norm(training.after(poisoned) - start)) > 1.05 * moved
+    assert memory.reach == pytest.approx(moved, rel=1e-5)
 
 
 def test_the_plan_leaves_a_higher_loss_later_than_the_steepest_push(view: AttackView) -> None:

@@ -138,6 +138,9 @@ class Training:
         self.y = view.rehearsal.y[drawn]
         self.received = view.ahead()
         self.before = self.flat(self.received)
+        still = view.rehearsal.statistics
+        weights = {n: torch.full_like(x, n not in still) for n, x in self.received.items()}
+        self.weights = self.flat(weights).to(torch.bool)
         self.rate = 1.0
 
     def flat(self, tree: Tree) -> Tensor:
@@ -149,6 +152,10 @@ class Training:
         parts = torch.split(w, [self.received[name].numel() for name in self.names])
         trained = zip(self.names, parts, strict=True)
         return self.received | {n: x.reshape(self.received[n].shape) for n, x in trained}
+
+    def length(self, w: Tensor) -> float:
+        """Return the length of ``w (d,)`` without running statistics, which no gradient moves."""
+        return float(vector_norm(w[self.weights]))
 
     def after(self, answer: Tensor) -> Tensor:
         """Return what clients get after the rule has given this answer, ``(d,)``."""
@@ -164,13 +171,13 @@ class Training:
 
     def match(self, start: Tensor) -> None:
         """Choose the rate in [0.001, 1] at which a round of it goes as far as the model has."""
-        length = float(vector_norm(start - self.before))
+        length = self.length(start - self.before)
         low = 1e-3
         high = 1.0
         for _ in range(7):
             self.rate = math.sqrt(low * high)
             w, _ = self.trained(self.before)
-            if float(vector_norm(w - self.before)) < length:
+            if self.length(w - self.before) < length:
                 low = self.rate
             else:
                 high = self.rate
@@ -269,6 +276,6 @@ def farthest(
         if math.isfinite(reached) and reached > FARTHER * along:
             best = sent
             along = reached
-            moved = float(vector_norm(move))
+            moved = training.length(move)
             view.notes["strength"] = strength
     return best, moved

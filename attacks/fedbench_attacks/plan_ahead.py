@@ -52,7 +52,8 @@ class PlanAhead(Attack):
     push of its last round. That gradient goes back through the training by differences of gradients
     (`gradient_of_push`); it takes about 125 gradients in a round of four, where `Auto` takes 6. Of
     this push it sends the one of 16 strengths, from 1/8 to 4096 honest rows' distances from the
-    mean, at which the server's step takes the model farthest along it.
+    mean, at which the server's step takes the model farthest along it. Where none does, it sends
+    honest messages, or strength 1 if it does not know those of benign clients.
 
     Behind most rules that bound what a row does it goes beyond `Auto` in the last round of a run
     whose end it knows; early in training, and where a single round can destroy the model, `Auto`
@@ -104,7 +105,7 @@ class PlanAhead(Attack):
         reach = memory.reach if memory else len(view.own) / view.n * origin.size
         push = memory.push if memory else unit(training.slope(start))
         push = planned(training, start, push, reach, self.horizon(view.step))
-        sent, moved = farthest(view, training, origin, start, push)
+        sent, moved = farthest(view, training, origin, start, push, self.knows != "all")
         return sent, Planned(push, moved or reach)
 
     def horizon(self, step: int) -> int:
@@ -255,11 +256,18 @@ def gradient_of_push(
 
 
 def farthest(
-    view: AttackView, training: Training, origin: Origin, start: Tensor, push: Tensor
+    view: AttackView,
+    training: Training,
+    origin: Origin,
+    start: Tensor,
+    push: Tensor,
+    guessed: bool,
 ) -> tuple[Payload, float]:
     """Return the messages of the best strength, and how far they take the model from ``start``.
 
-    Where no strength takes it along the push, they are the honest ones, and the distance is 0.
+    Where no strength takes it along the push, they are the honest ones, and the distance is 0. If
+    the others' messages are ``guessed``, they are those of strength 1 instead: its own messages,
+    which stand in for all, outvote a single one, whatever it does to the real ones.
     """
     assert view.defense is not None
     strict = view.defense.checks == "range"
@@ -277,5 +285,8 @@ def farthest(
             best = sent
             along = reached
             moved = training.length(move)
+            view.notes["strength"] = strength
+        elif guessed and strength == 1 and not along:
+            best = sent
             view.notes["strength"] = strength
     return best, moved

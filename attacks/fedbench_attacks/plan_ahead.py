@@ -270,13 +270,12 @@ def farthest(
     which stand in for all, outvote a single one, whatever it does to the real ones.
     """
     assert view.defense is not None
-    strict = view.defense.checks == "range"
     best = view.own
     along = 0.0
     moved = 0.0
     for strength in STRENGTHS:
         sent = origin.send(origin.base + strength * origin.size * push)
-        if not bool(sent.passes("range" if strict else "finite").all()):
+        if not bool(sent.passes("finite").all()):
             continue
         move = (training.after(view.defense(sent)) - start).to(torch.float64)
         reached = float(move @ push.to(torch.float64))

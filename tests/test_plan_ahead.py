@@ -158,6 +158,17 @@ def test_a_round_goes_on_from_the_plan_of_the_last_one(view: AttackView) -> None
     )
 
 
+def test_a_message_is_the_mean_and_a_push_of_it() -> None:
+    view = watched(1, clients=8, per_round=8, defense="median")
+    sent, after = PlanAhead(ahead=1).craft(view, None)
+    honest = view.seen.values()
+    mean = honest.mean(dim=0)
+    strength = float(view.notes["strength"])
+    assert strength < 100
+    size = float(vector_norm(honest - mean, dim=1).mean())
+    torch.testing.assert_close(sent.values()[1], mean + strength * size * after.push)
+
+
 def test_a_push_that_moves_nothing_leaves_the_reach_as_it_was() -> None:
     view = watched(1, Watching(knows="own"), defense="median")
     push = Key(3).normal(view.updates.shape[1])
@@ -171,6 +182,8 @@ def test_gradients_that_are_not_finite_are_none(view: AttackView) -> None:
     assert not training.slope(torch.full_like(training.before, math.nan)).any()
     last = torch.tensor([math.nan, math.inf, 2.0])
     assert gradient_of_push(lambda w: w, last, [(last, last)], 0.5).tolist() == [0.0, 0.0, 2.0]
+    nothing = torch.zeros(2)  # which has no direction to go back in
+    assert not gradient_of_push(lambda w: w, nothing, [(nothing, nothing)], 0.5).any()
 
 
 class Normalised(nn.Module):

@@ -520,6 +520,10 @@ def test_a_condition_holds_for_these_values(value: Any, true: list[str], false: 
             "attack:budget>2",
             "field, got 'attack:budget'; for a parameter write attack=NAME:budget=2",
         ),
+        (
+            "protocol.loud!=2",
+            "field, got 'protocol.loud'; for a parameter write protocol!=NAME:loud=2",
+        ),
         ("scenario.rounds=2", "must name a field, got 'scenario.rounds'; known: id, protocol"),
         ("batch-size=2", "must name a field, got 'batch-size'; did you mean 'batch_size'?"),
         ("local_models=1", "must compare with true or false, got '1'"),

@@ -223,8 +223,9 @@ class Scenario(BaseModel, metaclass=_Spoken):
     @field_validator("local_models", mode="before")
     @classmethod
     def _no_text(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse what pydantic takes for a boolean, "off" and 0 for instance."""
-        require(_called("local_models", info), value, isinstance(value, bool), "true or false")
+        """Refuse texts and numbers that pydantic takes for a boolean; NumPy's booleans are fine."""
+        taken = isinstance(value, str | int | float) and not isinstance(value, bool)
+        require(_called("local_models", info), value, not taken, "true or false")
         return value
 
     @field_validator("malicious", "declared")

@@ -151,9 +151,10 @@ class Condition:
         field, comparison, value = read.groups()
         below = _PARAMETER.fullmatch(field)
         if below is not None and fields.get(below[1]) == "plug-in":
+            equals = "!=" if comparison == "!=" else "="  # parameters are in no other order
             raise ConfigError(
                 f"--where {text!r} must name a field, got {field!r}; for a parameter write "
-                f"{below[1]}=NAME:{below[2]}={value}"
+                f"{below[1]}{equals}NAME:{below[2]}={value}"
             )
         kind = fields[require_field(field, fields, f"--where {text!r}")]
         named = kind == "plug-in" and comparison != "~"

@@ -269,22 +269,22 @@ def test_what_is_sent_goes_as_far_as_the_rule_lets_it(defense: str, strength: se
     ("knows", "defense", "strength"),
     [
         ("own", "median", 1.0),  # of copies of one message, but for one row
-        ("all", "foolsgold", None),  # which leaves out rows that are equal
+        ("all", "foolsgold", 0.0),  # which leaves out rows that are equal
     ],
 )
 def test_where_no_strength_moves_the_model_guesses_are_not_trusted(
-    knows: str, defense: str, strength: float | None
+    knows: str, defense: str, strength: float
 ) -> None:
     scenario = Scenario(**TINY, defense=defense, attack=f"plan-ahead:knows={knows},ahead=1")
     record, model = fedbench.play(scenario, device="cpu", return_model=True)
     (r,) = record.rounds
-    assert r.notes.get("strength") == strength
+    assert r.notes["strength"] == strength
     assert max(float(along or 0.0) for _, along in r.trace) <= 0
     clean = scenario.model_copy(update={"attack": "none"})
     _, honest = fedbench.play(clean, device="cpu", return_model=True)
     ours = model.state_dict()
     theirs = honest.state_dict()
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs) == (strength is None)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs) == (strength == 0)
 
 
 @pytest.mark.slow

@@ -273,6 +273,7 @@ def farthest(
     best = view.own
     along = 0.0
     moved = 0.0
+    view.notes["strength"] = 0.0
     for strength in STRENGTHS:
         sent = origin.send(origin.base + strength * origin.size * push)
         if not bool(sent.passes("finite").all()):

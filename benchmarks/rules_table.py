@@ -39,7 +39,7 @@ def main() -> None:
     for row in table:
         mine = systems.setdefault((row.cell.scenario.protocol, named(row)), {})
         if attack(row) in mine:
-            sys.exit(f"attacks of a rule must differ in name, direction or rest, got {attack(row)}")
+            sys.exit(f"attacks of a rule must differ in what the table says, got {attack(row)}")
         mine[attack(row)] = row
     for protocol in dict.fromkeys(protocol for protocol, _ in systems):
         rules = {rule: of for (its, rule), of in sorted(systems.items()) if its == protocol}
@@ -60,7 +60,9 @@ def named(row: Row) -> str:
 def attack(row: Row) -> str:
     """Its name, with the settings that tell it from another one of the ensemble."""
     name, given = split(row.cell.attack)
-    return ", ".join([name, *(x for key, x in given.items() if key in ("direction", "rest"))])
+    settings = [x for key, x in given.items() if key in ("direction", "rest")]
+    budget = given.get("budget", "1.0")
+    return ", ".join([name, *settings, *([] if budget == "1.0" else [f"budget {budget}"])])
 
 
 def by_worst(systems: dict[str, dict[str, Row]]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from matplotlib.patches import Rectangle
 from sample_records import Results, cell, rows
 from test_figures import NOISY, ended, in_cohorts, over_shares, record, small
 
@@ -22,6 +23,11 @@ Spots = list[tuple[float, float]]
 
 def near(numbers: Any) -> Any:
     return pytest.approx(np.array(numbers), abs=1e-6)
+
+
+def boxes(axes: Axes) -> list[Rectangle]:
+    """Return the bars, tiles and frames of a panel."""
+    return [patch for patch in axes.patches if isinstance(patch, Rectangle)]
 
 
 def corners(collection: Any) -> Spots:
@@ -96,9 +102,9 @@ def test_a_bar_of_impact_has_the_interval_of_its_pairs_and_its_name_on_its_left(
     heights = [y for _, y in lanes(axes)]
     assert [name for name, _ in lanes(axes)] == ["sign-flip", "dyn-opt", "sign-flip"]
     widths = {
-        round(bar.get_y() + bar.get_height() / 2, 6): bar.get_width()  # type: ignore[attr-defined]
-        for bar in axes.patches
-        if round(bar.get_height(), 6) == 0.62  # type: ignore[attr-defined]
+        round(bar.get_y() + bar.get_height() / 2, 6): bar.get_width()
+        for bar in boxes(axes)
+        if round(bar.get_height(), 6) == 0.62
     }
     assert [widths[y] for y in heights] == pytest.approx([8, 76, 5])
     # Seeds lose 10, 8 and 6 points; 85, 76 and 67; and 5 each.
@@ -127,9 +133,9 @@ def test_a_bar_of_survival_is_the_mean_with_the_deviation_of_its_seeds() -> None
     clean = "none (clean)"
     assert [name for name, _ in named] == [clean, "sign-flip", clean, "dyn-opt", "sign-flip"]
     widths = {
-        round(bar.get_y() + bar.get_height() / 2, 6): bar.get_width()  # type: ignore[attr-defined]
-        for bar in accuracy.patches
-        if round(bar.get_height(), 6) == 0.62  # type: ignore[attr-defined]
+        round(bar.get_y() + bar.get_height() / 2, 6): bar.get_width()
+        for bar in boxes(accuracy)
+        if round(bar.get_height(), 6) == 0.62
     }
     assert [widths[y] for _, y in named] == pytest.approx([80, 72, 96, 20, 91])
     # The first has no deviation; 0.70, 0.72, 0.74 have 0.02, and so on.
@@ -162,15 +168,13 @@ def test_a_number_of_a_heat_map_stands_below_its_attack_and_beside_its_defense()
         ("mean", "sign-flip"): "40.0",
         ("mean", "worst case"): "30.0",
     }
-    tiles = [patch for patch in axes.patches if patch.get_fill()]
+    tiles = [box for box in boxes(axes) if box.get_fill()]
     faces = {}
     for tile in tiles:
-        middle = (tile.get_x() + tile.get_width() / 2, tile.get_y() + 0.5)  # type: ignore[attr-defined]
+        middle = (tile.get_x() + tile.get_width() / 2, tile.get_y() + 0.5)
         faces[down[middle[1]], across[middle[0]]] = tile.get_facecolor()
     framed = {
-        (down[p.get_y() + 0.44], across[p.get_x() + 0.46])  # type: ignore[attr-defined]
-        for p in axes.patches
-        if not p.get_fill()
+        (down[p.get_y() + 0.44], across[p.get_x() + 0.46]) for p in boxes(axes) if not p.get_fill()
     }
     assert framed == {("median", "sign-flip"), ("mean", "dyn-opt")}
     assert faces["mean", "dyn-opt"] == faces["mean", "worst case"] != faces["mean", "sign-flip"]

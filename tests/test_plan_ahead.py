@@ -3,23 +3,23 @@
 import dataclasses
 import math
 import runpy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from test_auto import Watching
 from torch import Tensor, nn
 from torch.linalg import vector_norm
 
 import fedbench
-from fedbench.api import Attack, AttackView, Knowledge, Rehearsal, Tier
+from fedbench.api import AttackView, Knowledge, Rehearsal
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
-from fedbench.payload import FloatVectors, Payload
+from fedbench.payload import FloatVectors
 from fedbench.run import begin, play_round
 from fedbench_attacks.auto import installed
 from fedbench_attacks.plan_ahead import (
@@ -42,24 +42,9 @@ TINY: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Watching(Attack):
-    """Attack that behaves, and keeps the views that it is shown."""
-
-    knows: Tier = "all"
-    views: list[AttackView] = dataclasses.field(default_factory=list)
-
-    def needs(self) -> Knowledge:
-        return Knowledge(self.knows, defense=True, data=True)
-
-    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        self.views.append(view)
-        return view.own, memory
-
-
 def watched(rounds: int, attack: Watching | None = None, **fields: Any) -> AttackView:
     """View of the last round of a small run."""
-    attack = attack or Watching()
+    attack = attack or Watching("all")
     setup = prepare(Scenario(**TINY | {"rounds": 5, "clients": 4, "per_round": 4} | fields), "cpu")
     setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, attack=attack))
     state = begin(setup)
@@ -170,7 +155,7 @@ def test_a_message_is_the_mean_and_a_push_of_it() -> None:
 
 
 def test_a_push_that_moves_nothing_leaves_the_reach_as_it_was() -> None:
-    view = watched(1, Watching(knows="own"), defense="median")
+    view = watched(1, Watching("own"), defense="median")
     push = Key(3).normal(view.updates.shape[1])
     attack = PlanAhead(ahead=1, knows="own")
     _, after = attack.craft(view, Planned(push / vector_norm(push), 0.3))

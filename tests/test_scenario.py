@@ -143,7 +143,8 @@ def test_a_boolean_or_a_text_is_no_number(value: bool | str, got: str) -> None:
 def test_a_text_or_a_number_is_neither_true_nor_false(value: Any) -> None:
     with pytest.raises(ConfigError, match=f"local_models must be true or false, got {value!r}"):
         Scenario(local_models=value)
-    assert Scenario(local_models=np.True_).local_models is True  # type: ignore[arg-type]
+    numpys: dict[str, Any] = {"local_models": np.True_}
+    assert Scenario(**numpys).local_models is True
 
 
 @pytest.fixture(scope="module")

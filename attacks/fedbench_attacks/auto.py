@@ -14,6 +14,7 @@ from fedbench.api import Attack, AttackView, Knowledge, Local, Tier
 from fedbench.core import registry
 from fedbench.core.errors import UnknownPluginError, require
 from fedbench.core.rng import Key
+from fedbench.core.trees import Layout
 from fedbench.payload import Payload, Rankings, TopRankings
 
 from .crafted import Origin, honest_rows, mean_answer, sender, split, unit
@@ -445,15 +446,13 @@ class Rehearsed:
         view = self.view
         tree = view.ahead(*answers)
         assert view.rehearsal is not None
-        names = view.rehearsal.names
-        start = torch.cat([tree[name].reshape(-1) for name in names])
+        layout = Layout.of({name: tuple(tree[name].shape) for name in view.rehearsal.names})
+        start = layout.flatten(tree)
         length = float(torch.linalg.vector_norm(view.updates - view.idle, dim=1).mean()) / STEPS
         at = start
         for _ in range(STEPS):
             self.passes -= 1
-            parts = torch.split(at, [tree[name].numel() for name in names])
-            now = {n: x.reshape(tree[n].shape) for n, x in zip(names, parts, strict=True)}
-            g = view.gradient(tree | now, self.x, self.y, self.passes)
+            g = view.gradient(tree | layout.unflatten(at), self.x, self.y, self.passes)
             at = at - g * (length / max(float(torch.linalg.vector_norm(g)), 1e-30))
         # Idle clients send what they got, but of differences and running statistics nothing.
         update = torch.where(view.idle[0] != 0, at, at - start)

@@ -11,7 +11,7 @@ from torch.linalg import vector_norm
 
 from fedbench.api import Attack, AttackView, Choices, Knowledge, Tier
 from fedbench.core.errors import require
-from fedbench.core.trees import Tree
+from fedbench.core.trees import Layout, Tree
 from fedbench.payload import (
     FloatVectors,
     HalfVectors,
@@ -133,26 +133,21 @@ class Training:
     def __init__(self, view: AttackView) -> None:
         assert view.rehearsal is not None
         self.view = view
-        self.names = view.rehearsal.names
         drawn = balanced(view.rehearsal.y, view.key.fold("samples"))
         self.x = view.rehearsal.x[drawn]
         self.y = view.rehearsal.y[drawn]
         self.received = view.ahead()
-        self.before = self.flat(self.received)
+        names = view.rehearsal.names
+        self.layout = Layout.of({name: tuple(self.received[name].shape) for name in names})
+        self.before = self.layout.flatten(self.received)
         still = view.rehearsal.statistics
         weights = {n: torch.full_like(x, n not in still) for n, x in self.received.items()}
-        self.weights = self.flat(weights).to(torch.bool)
+        self.weights = self.layout.flatten(weights).to(torch.bool)
         self.rate = 1.0
-
-    def flat(self, tree: Tree) -> Tensor:
-        """Return the leaves that clients train, ``(d,)``."""
-        return torch.cat([tree[name].reshape(-1) for name in self.names])
 
     def tree(self, w: Tensor) -> Tree:
         """Return what clients were sent, with ``w (d,)`` in the place of what they train."""
-        parts = torch.split(w, [self.received[name].numel() for name in self.names])
-        trained = zip(self.names, parts, strict=True)
-        return self.received | {n: x.reshape(self.received[n].shape) for n, x in trained}
+        return self.received | self.layout.unflatten(w)
 
     def length(self, w: Tensor) -> float:
         """Return the length of ``w (d,)`` without running statistics, which no gradient moves."""
@@ -160,7 +155,7 @@ class Training:
 
     def after(self, answer: Tensor) -> Tensor:
         """Return what clients get after the rule has given this answer, ``(d,)``."""
-        return self.flat(self.view.ahead(answer))
+        return self.layout.flatten(self.view.ahead(answer))
 
     def slope(self, w: Tensor) -> Tensor:
         """Return the gradient ``(d,)`` of the loss at ``w (d,)``."""

@@ -74,6 +74,7 @@ def against(percents: list[float], others: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--systems", nargs="+", default=SYSTEMS, help="PROTOCOL+RULE")
+    parser.add_argument("--also", nargs="*", default=[], metavar="ATTACK", help="more attacks")
     parser.add_argument("--ahead", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(6)))
     parser.add_argument("--rounds", type=int, default=20)
@@ -85,6 +86,7 @@ def main() -> None:
     if options.ahead[-1] > 1:
         k = options.ahead[-1]
         attacks[f"planned, {counted(k, 'round')}, end unknown"] = f"plan-ahead:ahead={k}"
+    attacks |= {attack: attack for attack in options.also}
     seeds = [f"seed {seed}" for seed in options.seeds]
     table = Table("system", "attack", *seeds, "mean", "last", "mean - auto", "last - auto")
     for system in options.systems:

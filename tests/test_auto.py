@@ -483,6 +483,31 @@ def test_honest_rounds_ahead_send_how_far_running_statistics_moved() -> None:
     assert float(moved.norm()) < 0.01 * float(received.norm())
 
 
+def test_an_honest_round_ahead_goes_down_the_slope_where_it_has_come_to() -> None:
+    attack = Watching("all")
+    fields = {"malicious": 0.5, "per_round": 4, "clients": 8}
+    setup = prepare(SMALL.model_copy(update=fields), "cpu")
+    setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, attack=attack))
+    play_round(setup, begin(setup), 0)
+    (view,) = attack.views
+    honest = honest_rows(view)
+    assert honest is not None
+    rehearsed = Rehearsed(Auto(), view, honest, Past())
+    tree = start = view.ahead(rehearsed.neutral.answer)
+    length = float(view.updates.norm(dim=1).mean()) / 3
+    for _ in range(3):
+        g = view.gradient(tree, rehearsed.x, rehearsed.y)
+        moved = {}
+        for name, leaf in tree.items():
+            own = g[: leaf.numel()].reshape(leaf.shape)
+            moved[name] = leaf - length / float(g.norm()) * own
+            g = torch.cat([g[leaf.numel() :], g[: leaf.numel()]])  # the next leaf's part first
+        tree = moved
+    by_hand = torch.cat([(tree[name] - start[name]).flatten() for name in tree])
+    answer = rehearsed.honest_answer([rehearsed.neutral.answer])
+    torch.testing.assert_close(answer, by_hand, rtol=1e-4, atol=1e-5)
+
+
 def test_what_does_far_less_than_the_best_is_not_looked_at_ahead() -> None:
     # A mean that overflows is far worse than all else: one finalist, twelve steps.
     assert differentiated("mean") < 36

@@ -283,6 +283,11 @@ def test_an_output_without_unicode_gets_a_table_in_ascii(store: Path) -> None:
     assert b"\n<- lowest so far: an attack on" in done.stdout
     assert b"\n+-: sample standard deviation" in done.stdout
     assert b"\n-----" in done.stdout
+    wide = {"PYTHONIOENCODING": "ascii", "COLUMNS": "160"}
+    private = ("--where", "mechanism=dp-fedavg:z=2.0")
+    command = [sys.executable, "-m", "fedbench", "results", str(store), *private]
+    done = subprocess.run(command, capture_output=True, env=wide)
+    assert b"; natural logarithms" in done.stdout
 
 
 def test_only_parameters_in_which_plug_ins_differ_are_shown() -> None:

@@ -6,6 +6,8 @@ import runpy
 import tomllib
 from pathlib import Path
 
+from sample_records import cell, made, rows
+
 from fedbench.core import registry
 from fedbench.sweeps.plan import Plan, runs
 from fedbench.verify.checks import CHECKS
@@ -137,6 +139,14 @@ def test_the_plan_of_worst_cases_is_a_sweep_with_runs() -> None:
         assert grid["attack"][0] == "none"
         assert grid["attack"][-2:] == ["auto", "auto:budget=10"]
         assert len(set(grid["attack"])) == len(grid["attack"]) > 5
+
+
+def test_the_table_of_rules_tells_two_budgets_of_an_attack_apart() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "rules_table.py"))
+    texts = ("auto:budget=1.0,knows=all", "auto:budget=4.0,knows=all", "dyn-opt:direction=std")
+    records = {cell("fedavg", "mean", text): [made(attack=text)] for text in texts}
+    names = [script["attack"](row) for row in rows(records)]
+    assert names == ["auto", "auto, budget 4.0", "dyn-opt, std"]
 
 
 def test_the_pages_on_plug_ins_name_the_package_of_the_file_that_they_point_to() -> None:

@@ -95,7 +95,7 @@ def played(executor: str, **fields: Any) -> dict[str, Any]:
     names = sorted(expected.keys() | found.keys())
     # A slope along a direction is a difference of two losses over a step of 1e-3. SignGuard counts
     # signs of coordinates near 0, which a rounding turns on some processors, and then clusters.
-    # PlanAhead goes thousands of distances along a push that it has turned six times.
+    # PlanAhead goes thousands of distances along a push that it has turned five times.
     loose = registry.split(scenario.protocol)[0] in ("decomfl", "fedkseed")
     loose = loose or registry.split(scenario.attack)[0] == "plan-ahead"
     close = 1e-3 if loose or scenario.defense.startswith("signguard") else 1e-5

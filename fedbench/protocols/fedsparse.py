@@ -238,7 +238,7 @@ class FedSparse(Protocol[Gated]):
         return torch.cat([state.w[:d] * survive, state.w[d:]])
 
     def init(self, shared: Shared) -> Gated:
-        """Draw the network's weights; every gate is open with probability 0.99 if it can be (S6)."""
+        """Draw the network's weights; a gate is open with probability 0.99 if it can be (S6)."""
         taken = [name for name in shared.layout.names if name.endswith(_THRESHOLD)]
         if taken:
             raise ConfigError(

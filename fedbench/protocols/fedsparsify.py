@@ -101,7 +101,7 @@ class FedSparsify(LocalSGD[Pruned]):
         return final + (initial - final) * left**3
 
     def survivors(self, shared: Shared, w: Tensor, alive: Tensor, t: int) -> Tensor:
-        """Return ``(n, d)`` bool: which of ``alive`` round ``t`` leaves, by size of ``w (n, d)``."""
+        """Return ``(n, d)`` bool: which of ``alive`` round ``t`` leaves, by size of ``w``."""
         sizes = list(shared.weights.sizes) if self.per == "layer" else [shared.weights.d]
         parts = []
         for x, own in zip(torch.split(w, sizes, dim=1), torch.split(alive, sizes), strict=True):

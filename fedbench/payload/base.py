@@ -112,7 +112,10 @@ class Payload(ABC):
         return 0, 0.0
 
     def opposite(self, values: Tensor, scale: float = 1.0) -> Tensor:
-        """Return ``values``, mirrored at the middle and ``scale`` times as far from it."""
+        """Return ``values``, mirrored at the middle and ``scale`` times as far from it.
+
+        The `fixed` columns stay.
+        """
         columns, _ = self.fixed()
         mirrored = -scale * values
         mirrored[:, :columns] = values[:, :columns]

@@ -139,7 +139,7 @@ class Snapshot:
             if not bool(accepted.all()):
                 received = received.take(accepted.nonzero()[:, 0])
                 view = view.take(accepted)
-        if not ask(self.rule, "ready", bool, view):  # the server will skip: nothing moves
+        if not ask(self.rule, "ready", bool, view):  # the round is skipped: a mean stands in
             rows = received if len(received) else self.messages
             return rows.values().to(torch.float32).mean(dim=0)
         state = hooks.copied(self.rule, "aggregate", self.state)

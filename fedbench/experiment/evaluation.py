@@ -191,7 +191,7 @@ def score_models(
         losses.append(-mean.gather(1, y[:, None])[:, 0].clamp_min(1e-30).log())
     correct = torch.cat(right)
     loss = torch.cat(losses)
-    if own is None or own is parts:
+    if own is None:
         shares = [part.mean() for part in torch.split(correct, [len(part) for part in parts])]
     else:
         answers = correct.new_zeros(len(data))

@@ -88,7 +88,7 @@ def downlink_bits(down: Sequence[Packet], asked: int) -> int:
 
 
 def entropy_bits(honest: Payload, benign: Tensor) -> float | None:
-    """Return the empirical entropy of all benign messages; None where the alphabet has none."""
+    """Return the empirical entropy of the benign messages together; None if it has no meaning."""
     if type(honest).entropy is Payload.entropy or not bool(benign.any()):
         return None
     read = honest if bool(benign.all()) else honest.take(benign.nonzero()[:, 0])

@@ -55,9 +55,9 @@ class Setup:
     at_once: int | None  # clients of a round that are in memory at once; None: all of them
 
     def noncompliant(self, ids: Sequence[int]) -> Tensor:
-        """Return ``(n,)`` bool: clients that never add noise, the adversary's unless it is idle.
+        """Return ``(n,)`` bool: clients that never add noise, also outside of the attack's window.
 
-        They add none outside of the attack's window either.
+        They are the adversary's, or none if its attack is ``idle``.
         """
         return self.population.malicious[ids] & ~torch.tensor(self.plugins.attack.idle)
 

@@ -80,7 +80,7 @@ def refresh() -> None:
 
 
 def names(kind: str) -> list[str]:
-    """Return the names of the installed plug-ins of a kind, and of those registered here."""
+    """Return the names of a kind's plug-ins: installed, or registered in this process."""
     return sorted([*_points(kind), *(name for held, name in _HERE if held == kind)])
 
 

@@ -90,7 +90,7 @@ def play(
         executor: ``loop``, ``stacked``, ``padded``, ``recorded``, or ``auto``: the fastest one.
             ``ray`` or ``ray:NAME``: that one in the processes of a cluster
             (`fedbench.experiment.remote`).
-        chunk: Clients that the stacked executor trains at once, and the most of a cluster's task.
+        chunk: Most clients that train in lock step, or that are a task of a cluster.
         callbacks: Followers of the run: objects of `Callback`, or functions that are called with
             each `Round`. What one raises ends the run.
         data: Samples to play on, by default the data set that the scenario names. The id of the
@@ -99,7 +99,8 @@ def play(
             they are shown (`fedbench.isolation`). The record is the same.
         canonical: Have the same numbers on every processor: on the CPU, client after client, in a
             process that was started for it (`fedbench.core.canonical`).
-        states: Folder that keeps the state before each round of a canonical run, for spot checks.
+        states: Folder that keeps the state before each round but the first of a canonical run, for
+            spot checks.
         checkpoint: File that keeps what the run needs to go on after it was killed, and how often.
             A run that finds its own there goes on from it; followers are told of its earlier rounds
             again. It stays until whoever has stored the record removes it.

@@ -270,6 +270,17 @@ def test_rows_are_taken_from_the_end_too_and_put_only_into_their_own_form() -> N
         FloatVectors(torch.zeros(2, 3)).put([0], FloatVectors(torch.zeros(1, 4)))
 
 
+def test_rows_may_be_a_mask_of_all_rows() -> None:
+    x = FloatVectors(torch.arange(6.0).view(3, 2))
+    mask = torch.tensor([True, False, True])
+    assert x.take(mask).x.tolist() == [[0, 1], [4, 5]]
+    assert x.take(x.x[:, 0] > 9).x.shape == (0, 2)
+    zeros = FloatVectors(torch.zeros(2, 2))
+    assert x.put(mask, zeros).x.tolist() == [[0, 0], [2, 3], [0, 0]]
+    with pytest.raises(IndexError):
+        x.take(mask[:2])
+
+
 def test_messages_are_identical_if_every_bit_and_float_is() -> None:
     bits = torch.tensor([[True, False, True]] * 2)
     rest = torch.tensor([[0.5], [torch.inf]])

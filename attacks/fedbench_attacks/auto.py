@@ -461,7 +461,7 @@ class Rehearsed:
 
 
 def balanced(y: Tensor, key: Key) -> Tensor:
-    """Return 256 positions in the labels ``y (N,)``, with every class as often, give or take one.
+    """Return 256 positions in the labels ``y (N,)``, of every class equally many, within one.
 
     Its clients' labels are skewed: what hurts on them as they are may not hurt everybody's.
     """

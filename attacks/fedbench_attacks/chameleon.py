@@ -105,7 +105,7 @@ def no_longer(gradient: Tree, other: Tree, statistics: Sequence[str]) -> Tree:
 
 
 def last_layer(gradient: Tree, layers: Sequence[str]) -> Tree:
-    """Return the gradient with zeros for all but the leaves ``kept``, as they are or gated.
+    """Return the gradient with zeros for all leaves but those of ``layers`` and their gates.
 
     A protocol that trains gates names those of a layer after its weights and a dot.
     """

@@ -269,7 +269,7 @@ class Squares:
         self.among = among.clamp_min_(0).fill_diagonal_(0)
 
     def __call__(self, gamma: float) -> Tensor:
-        """Return honest rows first, then the copies, which are at distance 0 from each other."""
+        """Return them at ``gamma``: honest rows first, then the copies, at 0 from each other."""
         b = len(self.norms)
         out = torch.zeros(b + self.m, b + self.m, dtype=torch.float64, device=self.gram.device)
         out[:b, :b] = self.among

@@ -50,8 +50,8 @@ class PlanAhead(Attack):
     honest clients train in between, by three steps of gradient descent that go as far as the model
     went in this round. It climbs five times along the gradient of the loss at the end, from the
     push of its last round. That gradient goes back through the training by differences of gradients
-    (`gradient_of_push`); it takes about 125 gradients in a round of four, where `Auto` takes 6. Of
-    this push it sends the one of 16 strengths, from 1/8 to 4096 honest rows' distances from the
+    (`gradient_of_push`); with ``ahead=4`` a round takes about 125 gradients, where `Auto` takes 6.
+    Of this push it sends the one of 16 strengths, from 1/8 to 4096 honest rows' distances from the
     mean, at which the server's step takes the model farthest along it. Where none does, it sends
     honest messages, or strength 1 if it does not know those of benign clients.
 
@@ -114,7 +114,7 @@ class PlanAhead(Attack):
         >>> [PlanAhead(rounds=6).horizon(step) for step in (0, 2, 3, 5)]
         [4, 4, 3, 1]
 
-        Beyond the last round that it believed in, it knows the end no more.
+        After that many rounds it does not know the end any more.
 
         >>> PlanAhead(rounds=6).horizon(6)
         4

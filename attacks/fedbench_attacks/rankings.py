@@ -104,8 +104,8 @@ def kept_share(kept: float | None, view: AttackView) -> float:
 class Swap(Attack):
     """Every malicious client sends position ``(p + k_l) mod n_l`` for its edge at position p.
 
-    So the ``k_l`` edges that its own ranking of a layer keeps come last, the others first. A client
-    that sends only its top edges puts the absent ones first, by index, before they are swapped.
+    So the ``k_l`` edges that its own ranking of a layer keeps become the least important ones. A
+    client that sends only its top edges ranks the absent ones below these, by index, before that.
 
     Args:
         kept: Share of each layer's edges that the server keeps. Default: the protocol's ``k``,

@@ -324,8 +324,8 @@ def saturating(
 
     A coordinate moves one way as gamma grows, so its damage is nowhere more than the larger of that
     at 0 and its limit. If all of these together are within `GAP` of the limit, no gamma does more;
-    otherwise some gammas about the answer are tried, and if one does more, a grid. Of the rule are
-    the ``weights (n,)`` of `Defense.order_weights`, ``mean (d,)`` is that of ``benign (n - m, d)``.
+    otherwise some gammas about the answer are tried, and if one does more, a grid. ``weights (n,)``
+    are the rule's `Defense.order_weights`, ``mean (d,)`` is that of ``benign (n - m, d)``.
     """
     ranks = weights.nonzero()[:, 0].tolist()
     lowest = max(ranks[0] - m, 0)  # only rows between these two can have a rank that counts

@@ -225,7 +225,7 @@ class NoiseMask(Reader):
 def best_seeds(
     view: AttackView, target: Tensor, tries: int, message: Callable[[Tensor, Any], Any]
 ) -> tuple[Any, list[float]]:
-    """Return the messages closest to ``target (m, k)``, row by row, and the mean after each try.
+    """Return the messages closest to ``target (m, k)``, and their mean distance after each try.
 
     A try is ``message(target, own)`` with another seed in each of the ``own`` messages.
     """

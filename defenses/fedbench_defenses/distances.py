@@ -37,7 +37,7 @@ class Geometric(Defense[State]):
 
 
 def finite_of(x: Rows) -> Tensor:
-    """``(n,)`` bool: finite rows; a mixed row is finite if all rows that it is made of are."""
+    """Return the finite rows, ``(n,)`` bool; a mixed row is one if all that it is made of are."""
     if not isinstance(x, KeptMessages):
         return finite_rows(x)
     return x.finite if x.shares is None else _untouched(x.shares, x.finite)

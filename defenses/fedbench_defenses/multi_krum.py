@@ -44,7 +44,7 @@ class MultiKrum(Selection):
     """Average the ``m`` rows with the lowest Krum scores.
 
     A row's score is the paper's: the sum of *squared* distances to its ``n - f - 2`` nearest rows,
-    self excluded. Public code has at least four others (D1). ``canonical`` scores once.
+    self excluded. Public code has at least four other scores (D1). ``canonical`` scores once.
     ``recursive`` takes one row and scores again those that are left, of which ``n`` counts fewer
     each time; where no neighbour would be left for the sum it has one. ``public`` is the code of
     Shejwalkar and Houmansadr's attacks (A5): recursive, and a row counts as a neighbour of itself,

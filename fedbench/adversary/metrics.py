@@ -61,7 +61,7 @@ def effect(
     """Measure `gain`, `gain_mean` and `headers` of a round's record.
 
     Gains are L2 distances of the aggregate, and of the plain mean, to what honest messages would
-    have given, relative to that; None where a number is not finite.
+    have given, relative to that; None where one is not finite, or the rule has no honest answer.
 
     Args:
         arrivals: Messages that reached the server.
@@ -152,7 +152,7 @@ def _combined(headers: Sequence[ForgedHeader]) -> float | None:
 def forged_headers(
     context: AttackContext, received: Payload, accepted: Tensor
 ) -> dict[str, float | None]:
-    """How far the accepted malicious rows' `Payload.headers` are from those of the same clients.
+    """Return how far accepted malicious `Payload.headers` are from the same clients' honest ones.
 
     Of floats, like scales, the largest ratio of any of them to the honest one, which counts as at
     least a thousandth of its row's largest (None without a finite row); of integers and bools, like

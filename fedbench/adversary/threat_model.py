@@ -139,7 +139,7 @@ class Snapshot:
             if not bool(accepted.all()):
                 received = received.take(accepted.nonzero()[:, 0])
                 view = view.take(accepted)
-        if not ask(self.rule, "ready", bool, view):  # the server will skip: nothing moves
+        if not ask(self.rule, "ready", bool, view):  # the round is skipped: a mean stands in
             rows = received if len(received) else self.messages
             return rows.values().to(torch.float32).mean(dim=0)
         state = hooks.copied(self.rule, "aggregate", self.state)
@@ -258,7 +258,7 @@ class AttackContext:
 def learn(attack: Attack, context: AttackContext, learned: Tensor | None) -> Tensor | None:
     """Return what the adversary's clients have learned once they do so in this round.
 
-    `PluginError` if it raised, or returned no finite tensor, or its clients are not to collude.
+    `PluginError` if it raised, or returned no finite tensor, or its tier is ``own``, see `needs`.
     """
     if not attack.learns or not len(context.owned):
         return learned
@@ -292,7 +292,7 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
 
     An attack of the tier ``own`` is called once for each malicious client, with that client's
     message and memory alone; the others once, for all of them together. ``memory`` is updated.
-    `PluginError` if it raised, or returned a payload that is not legal, or too many rows.
+    `PluginError` if it raised, or returned messages that are not legal, or not one for each client.
     """
     packets: dict[int, Packet] = {}
     payloads: dict[tuple[int, ...], tuple[Hook, Payload]] = {}

@@ -1,4 +1,4 @@
-"""The contracts: Protocol, Attack, Defense, Mechanism, and what each of them is shown.
+"""The contracts: Protocol, Attack, Defense, Prefilter, Mechanism, and what they are shown.
 
 Letters: ``n`` clients of a round (rows), ``m`` of them malicious, ``d`` parameters, ``k`` the width
 of a payload's `values`. A plug-in is a frozen dataclass: its fields are its hyperparameters, all

@@ -56,7 +56,7 @@ class Knowledge:
         return cls(tier, **dict.fromkeys(extras, True))  # type: ignore[arg-type]
 
     def covers(self, other: Self) -> bool:
-        """Return whether an attack that may see this may see ``other``.
+        """Return whether this knowledge includes ``other``; ``data`` is not compared.
 
         >>> Knowledge("all", defense=True).covers(Knowledge("own", state=True))
         False
@@ -304,7 +304,7 @@ class Attack:
 
     @property
     def idle(self) -> bool:
-        """True if it overrides nothing: the clean run, whose malicious clients behave."""
+        """True if its clients train and send as honest ones do: the clean run."""
         return not self.trains and type(self).craft is Attack.craft
 
     def require_samples(self, image: tuple[int, ...], classes: int) -> None:
@@ -429,7 +429,7 @@ class Attack:
         return None
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload | list[bytes], Any]:
-        """Return the ``m`` messages that are sent instead, or raw bytes for each of them.
+        """Return a message in place of each of ``own``, or raw bytes for each, and the memory.
 
         The default is what its own training sends. A message may hold NaN where its alphabet can;
         ``--server-checks finite`` rejects it.

@@ -41,7 +41,7 @@ class ServerView:
         broadcast: The server's message of this round.
         step: Round, from 0.
         key: Randomness of the server.
-        expected: Rows that a round has on average; 0: as many as came.
+        expected: Rows that a round has on average, which central noise is for; 0: not known.
         ids: ``(n,)`` int64, pseudonyms of the rows' clients for the run. By default row numbers.
         layout: Layers of the updates, and of `values` where these are `Payload.aligned` and as
             wide; None: unknown.

@@ -57,7 +57,7 @@ class Prefilter(Link, ABC):
 
     @abstractmethod
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor | None]:
-        """Return the rows for the rule, and their row numbers; None if each mixes several."""
+        """Return the rows for the rule, and their row numbers, or None if each mixes several."""
 
     def mixture(self, received: KeptMessages, view: ServerView) -> Tensor:
         """Return the shares ``(m, n)`` float64 of the ``n`` messages in each row for the rule.

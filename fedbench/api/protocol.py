@@ -186,7 +186,7 @@ class Protocol(ABC, Generic[State]):
     statistics: ClassVar[bool] = True  # can its messages carry those of batch normalisation?
     adapters: ClassVar[bool] = True  # can the weights be factors that are added to frozen ones?
     space: ClassVar[Literal["weights", "probabilities", "scores", "scalars"]] = "weights"
-    # How `message` is made of the ``updates``; a subclass that overrides it says so again.
+    # How `message` is made of ``updates``; a subclass that overrides `message` declares it anew.
     message_is: ClassVar[Literal["sample", "sign", "other"]] = "other"
     # Name in a client's memory of the row of `values` that the server last had from it: both ends
     # know it, so the harness writes it, when the message has arrived, and `message` does not.
@@ -216,7 +216,7 @@ class Protocol(ABC, Generic[State]):
         return False
 
     def redraws(self) -> int | None:
-        """Return the test images that one draw of the deployed model answers; None: all of them."""
+        """Return how many test images one draw of the deployed model answers; None: all of them."""
         return None
 
     @abstractmethod
@@ -287,7 +287,10 @@ class Protocol(ABC, Generic[State]):
 
     @abstractmethod
     def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
-        """Compress ``updates (n, d)``; ``keys`` are the ones that `local_update` drew from."""
+        """Return the ``n`` messages of ``updates (n, d)``, and what each client remembers then.
+
+        ``keys`` are the ones that `local_update` drew from.
+        """
 
     @abstractmethod
     def server_step(
@@ -295,8 +298,8 @@ class Protocol(ABC, Generic[State]):
     ) -> State:
         """Turn the estimated mean ``(k,)`` of ``n`` clients' `values` into the next state.
 
-        The harness takes no step after a round without rows, unless a mechanism's noise is the
-        server's: then ``n`` is the expected number.
+        The harness takes no step after a round with too few rows for the rule. Where a mechanism's
+        noise is the server's it takes one after every round, and ``n`` is the expected number.
         """
 
     def settle(self, shared: Shared, state: State, accuracy: Accuracy) -> State:

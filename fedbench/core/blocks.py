@@ -15,7 +15,7 @@ _FACTOR = 64  # H is a Kronecker product: a few products with matrices of at mos
 
 @lru_cache(maxsize=256)
 def block_sizes(d: int, largest: int) -> tuple[int, ...]:
-    """Powers of two, as few as possible and the largest first, that add up to ``d``.
+    """Return powers of two up to ``largest`` that add up to ``d``, as few as possible, descending.
 
     >>> block_sizes(2 * 4096 + 21, 4096)
     (4096, 4096, 16, 4, 1)
@@ -38,7 +38,7 @@ def by_block(x: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
 
 
 def spread(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """``(n, d)``: repeat the value ``x (n, blocks)`` of each block for all its coordinates."""
+    """Repeat the value ``x (n, blocks)`` of each block for all of its coordinates, ``(n, d)``."""
     counted = runs(sizes)
     parts = torch.split(x, [count for count, _ in counted], dim=1)
     wide = [p[:, :, None].expand(-1, -1, s) for p, (_, s) in zip(parts, counted, strict=True)]
@@ -60,7 +60,7 @@ def block_norms(x: Tensor, sizes: tuple[int, ...], order: float = 2) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _matrix(size: int, dtype: torch.dtype, device: str) -> Tensor:
-    """Sylvester's orthonormal and symmetric Hadamard matrix ``(size, size)``."""
+    """Return Sylvester's orthonormal and symmetric Hadamard matrix ``(size, size)``."""
     matrix = torch.ones(1, 1, dtype=dtype)
     while len(matrix) < size:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
@@ -68,7 +68,9 @@ def _matrix(size: int, dtype: torch.dtype, device: str) -> Tensor:
 
 
 def hadamard(x: Tensor) -> Tensor:
-    """``H x / sqrt(size)`` along the last axis ``(..., size)``, a power of two; its own inverse.
+    """Return ``H x / sqrt(size)`` along the last axis ``(..., size)``, a power of two.
+
+    It is its own inverse.
 
     >>> hadamard(torch.tensor([1.0, 0.0, 0.0, 1.0])).tolist()
     [1.0, 0.0, 0.0, 1.0]
@@ -93,13 +95,13 @@ def _keys(seeds: Tensor) -> list[Key]:
 
 
 def signs(seeds: Tensor, d: int, device: torch.device | str = "cpu") -> Tensor:
-    """``(n, d)`` of -1 and +1 from ``seeds (n, 1)`` int64: the diagonal of each client's matrix."""
+    """Draw ``(n, d)`` of -1 and +1 from ``seeds (n, 1)`` int64: each client's diagonal matrix."""
     rows = [key.flips(d, device=device) for key in _keys(seeds)]
     return torch.stack(rows) if rows else torch.zeros(0, d, device=device)
 
 
 def offsets(seeds: Tensor, d: int) -> list[int]:
-    """Shift of each client's coordinates, so that none is always in the short blocks at the end."""
+    """Draw each client's shift of coordinates, so that none is always in the short last blocks."""
     return [int(key.fold("offset").uniform(1)[0] * d) for key in _keys(seeds)]
 
 
@@ -133,7 +135,7 @@ def _transformed(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
 
 @cache
 def centroids(bits: int) -> Tensor:
-    """``(2**bits,)`` float32, ascending: the Lloyd-Max quantizer of N(0, 1); 0 alone for no bits.
+    """Return the Lloyd-Max quantizer of N(0, 1), ``(2**bits,)`` float32; 0 alone for no bits.
 
     Every centroid is the mean of its cell, and cells end midway. It is computed in float64, so both
     ends of a wire round it to the same numbers.

@@ -34,7 +34,7 @@ def multiplies_in_tf32(device: torch.device) -> bool:
 
 
 def registered() -> str | None:
-    """Name of the backend that is registered with torch and has a device, such as ``npu``."""
+    """Return the name of the backend, such as ``npu``, that is registered with torch and works."""
     name = torch._C._get_privateuse1_backend_name()
     module = getattr(torch, name, None)
     return name if module is not None and module.is_available() else None
@@ -79,7 +79,7 @@ def title(device: torch.device) -> str:
 
 
 def memory(device: torch.device) -> int:
-    """Bytes of memory that an accelerator has; no limit on ``meta``, whose tensors need none."""
+    """Return an accelerator's bytes of memory; no limit on ``meta``, whose tensors need none."""
     if device.type == "meta":
         return sys.maxsize
     return int(torch.get_device_module(device).get_device_properties(device).total_memory)

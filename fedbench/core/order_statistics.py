@@ -23,7 +23,7 @@ def tile_width(device: torch.device) -> int:
 
 @cache
 def batcher(n: int) -> tuple[tuple[int, int], ...]:
-    """Compare-exchange pairs that sort ``n`` rows, whatever they hold.
+    """Return the pairs of rows to compare and exchange to sort ``n`` rows, whatever they hold.
 
     References:
         Batcher, "Sorting Networks and their Applications", AFIPS 1968; as Knuth, The Art of
@@ -108,7 +108,7 @@ def by_tiles(
 
 
 def sorted_rows(x: Tensor, ranks: range | None = None) -> Tensor:
-    """A copy of ``x (n, k)`` with every column ascending, NaN last, or these rows of that.
+    """Return ``x (n, k)`` with every column ascending, NaN last, or these rows of that, as a copy.
 
     On a CPU in tiles, by a sorting network or NumPy's vectorized sort; elsewhere by torch's.
     """
@@ -138,7 +138,7 @@ def nth_largest(x: Tensor, count: int) -> Tensor:
 
 
 def largest(x: Tensor, count: int) -> Tensor:
-    """``(n, k)`` bool: the ``count`` largest of each row of ``x (n, k)``, without sorting it.
+    """Return ``(n, k)`` bool: the ``count`` largest of each row of ``x (n, k)``, without a sort.
 
     Exactly so many: among equals the lowest index, and NaN counts as infinity.
 

@@ -57,7 +57,7 @@ def _points(kind: str) -> dict[str, list[EntryPoint]]:
 
 @cache
 def _peers(kind: str) -> dict[str, list[EntryPoint]]:
-    """Entry points of fedbench that lead to parts of other projects, which no list has."""
+    """Return the entry points that lead to parts of other projects, which no list has."""
     from importlib.metadata import entry_points
 
     points = entry_points(group=f"fedbench.peer-{kind}s")
@@ -65,7 +65,7 @@ def _peers(kind: str) -> dict[str, list[EntryPoint]]:
 
 
 def _claims(kind: str, name: str) -> list[EntryPoint]:
-    """Entry points of a name; a plug-in is found before another project of the same name."""
+    """Return the entry points of a name: of plug-ins first, then of other projects."""
     return _points(kind).get(name) or _peers(kind).get(name, [])
 
 
@@ -80,7 +80,7 @@ def refresh() -> None:
 
 
 def names(kind: str) -> list[str]:
-    """Every installed plug-in of a kind, and those that this process has registered."""
+    """Return the names of a kind's plug-ins: installed, or registered in this process."""
     return sorted([*_points(kind), *(name for held, name in _HERE if held == kind)])
 
 
@@ -194,7 +194,7 @@ def name_of(kind: str, cls: type[Any]) -> str | None:
 
 
 def plugin(kind: str, name: str) -> type[Any]:
-    """The class behind a name; `UnknownPluginError` unless one package has one that imports."""
+    """Return the class of a name; `UnknownPluginError` unless one package has one that imports."""
     if (kind, name) in _HERE:
         here = _HERE[kind, name]
         return here if isinstance(here, type) else type(here)
@@ -252,7 +252,7 @@ def _is_frozen(cls: type[Any]) -> bool:
 
 
 def owner(kind: str, text: str) -> str:
-    """Kind, name and package of a plug-in, without importing it; of a chain those of its rule."""
+    """Return kind, name and package of a plug-in, without importing it; of a chain its rule's."""
     *_, last = links(text) if kind == "defense" else [text]
     name = last.partition(":")[0]
     packages = [_package(point) for point in _claims(kind, name)]
@@ -260,7 +260,7 @@ def owner(kind: str, text: str) -> str:
 
 
 def is_foreign(kind: str, text: str) -> bool:
-    """True if a plug-in, or a link of a chain, is of another distribution than fedbench itself."""
+    """Return whether a plug-in, or a link of a chain, is of another distribution than fedbench."""
     *before, last = links(text) if kind == "defense" else [text]
     named = [*(("prefilter", part) for part in before), (kind, last)]
     claims = [_points(kind).get(part.partition(":")[0], []) for kind, part in named]

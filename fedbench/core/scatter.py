@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def scatter_distinct(out: Tensor, dim: int, places: Tensor, values: Tensor) -> Tensor:
-    """`torch.Tensor.scatter_` to ``places`` of which no two are equal; return ``out``.
+    """Call `torch.Tensor.scatter_` with ``places`` of which no two are equal; return ``out``.
 
     In torch's deterministic mode CUDA sorts the places first, so that of equal ones the last write
     stays: of a ranking of millions of edges that takes longer than all the rest. Here the result

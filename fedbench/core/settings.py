@@ -69,7 +69,7 @@ def _set_errors_of_warnings(before: list[Any]) -> None:
 
 
 def _changed_variables(before: dict[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """Variables that changed or went, as they were; libraries set new ones, which stay."""
+    """Return the variables that changed or went, as they were; new ones of libraries stay."""
     return {name: value for name, value in before.items() if now.get(name) != value}
 
 
@@ -213,7 +213,7 @@ def note(changes: list[str]) -> str | None:
 
 @contextmanager
 def restored_after(restore: Callable[[], list[str]]) -> Iterator[None]:
-    """Call `Settings.restore` at the end; an error gets a note of the changes."""
+    """Call `SettingsSnapshot.restore` at the end; an error gets a note of the changes."""
     try:
         yield
     except BaseException as error:

@@ -43,9 +43,10 @@ def _sip_round(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def siphash(low: int | Tensor, high: int, words: Sequence[int]) -> Any:
-    """SipHash-2-4 of 64-bit ``words`` under the key ``low, high``; a tensor if ``low`` is one.
+    """Return SipHash-2-4 of 64-bit ``words`` under the key ``low, high``.
 
-    Only additions, rotations and exclusive ors, so it runs under ``vmap``, where BLAKE2b cannot.
+    It is a tensor if ``low`` is one. Only additions, rotations and exclusive ors, so it runs under
+    ``vmap``, where BLAKE2b cannot.
 
     References:
         Aumasson and Bernstein, "SipHash: a fast short-input PRF", INDOCRYPT 2012,

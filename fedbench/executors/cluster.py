@@ -67,7 +67,7 @@ def _absent(address: str, option: str, error: BaseException) -> ConfigError:
 
 
 def places(resources: Mapping[str, float], cpus: int, gpus: float) -> int:
-    """Number of tasks that a node holds, each with so much; a share is of one GPU, never of two.
+    """Return how many tasks a node holds, each with so much; a share is of one GPU, never of two.
 
     >>> places({"CPU": 8.0, "GPU": 2.0}, 1, 0.4)
     4

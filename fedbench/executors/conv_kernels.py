@@ -44,7 +44,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class ConvLoad:
-    """Number of images that are convolved at once."""
+    """Load of a convolution: how many images at once, and on what."""
 
     device: torch.device
     clients: int  # of a launch
@@ -83,7 +83,7 @@ class Patches(torch.autograd.Function):
 def matrices(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 1, padding: int = 0
 ) -> Tensor:
-    """`torch.nn.functional.conv2d` as ``(O, C h w)`` times ``(C h w, B L)``, L patches an image.
+    """Compute a convolution as ``(O, C h w)`` times ``(C h w, B L)``, with L patches an image.
 
     References:
         Chellapilla, Puri and Simard, "High Performance Convolutional Neural Networks for Document

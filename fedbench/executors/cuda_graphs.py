@@ -31,7 +31,7 @@ def waits_are_errors() -> Iterator[None]:
 
 @dataclass(eq=False)
 class CudaGraphs:
-    """Records work as CUDA graphs, which share one pool of memory and one stream.
+    """Recorder of work as CUDA graphs, which share one pool of memory and one stream.
 
     The last one is kept until the next one is there, since a pool ends with the last of its graphs.
     Torch gives freed memory only to the stream that had it: with a stream for each recording 30 of

@@ -122,7 +122,7 @@ def executor(
 
 
 def typical_sizes(sizes: Sequence[int], sampled: int) -> list[int]:
-    """Samples of the clients of a typical round: evenly spaced quantiles of all clients' sizes.
+    """Return the sizes of a typical round's clients: evenly spaced quantiles of all ``sizes``.
 
     >>> typical_sizes([9, 1, 5, 7, 3, 11], 3)
     [3, 7, 11]
@@ -160,7 +160,7 @@ def choose(padded: Padded, sizes: Sequence[int]) -> str:
 def question_of(
     engine: Executor, clients: int, *ways: str, tenths: int = 10, steps: int = PROBE_STEPS
 ) -> str:
-    """Text of the question: all that the answer depends on, and the executors to choose from."""
+    """Return the question as text: all that the answer depends on, and the executors to compare."""
     network = engine.shared.network
     protocol = type(engine.protocol)
     augment = "" if engine.augment is None else f", {type(engine.augment).__name__}"

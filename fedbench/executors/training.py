@@ -53,7 +53,7 @@ class Made(NamedTuple):
 
 
 def untouched(grad: Gradient) -> Grad:
-    """The `WrapGrad` of clients that train as the protocol says."""
+    """Return the gradient as it is: the `WrapGrad` of clients that train as the protocol says."""
     return grad
 
 
@@ -209,7 +209,7 @@ class Executor(ABC):
         key: Key,
         slope: Tensor | None = None,
     ) -> tuple[Tensor, Tree]:
-        """Cross-entropy of the protocol's network, and its running statistics after this step.
+        """Return the cross-entropy of the protocol's network, and its statistics after this step.
 
         With a ``slope (B, p)`` its product with the features instead, which has their loss's
         gradient.
@@ -324,7 +324,7 @@ def with_statistics(gradient: Tree, tree: Tree, statistics: Tree) -> Tree:
 
 @dataclass(frozen=True, eq=False)
 class Loop(Executor):
-    """Trains the clients one after the other."""
+    """Executor that trains the clients one after the other."""
 
     @cached_property
     def last(self) -> bool:

@@ -36,7 +36,7 @@ PARAMETER_COPIES = 6  # of a client's parameters: tree, gradient, momentum, mask
 
 @dataclass(frozen=True, eq=False)
 class Stacked(training.Executor):
-    """Trains up to ``chunk`` clients at once, in lock step, as far as memory allows.
+    """Executor that trains up to ``chunk`` clients at once, in lock step, as memory allows.
 
     A launch holds the samples of all its steps, of every client as many as of the longest one.
     Clients of a launch have the same ``wrap_grad``; a short batch is padded with samples that have
@@ -328,5 +328,5 @@ def cheapest(steps: Sequence[int], most: int, overhead: float) -> list[int]:
 
 
 def footprint(network: Network, batch: int, convolve: Convolve = conv2d) -> int:
-    """Bytes of a client in lock step: copies of its parameters, what a step saves, gradients."""
+    """Return a client's bytes in lock step: copies of parameters, what a step saves, gradients."""
     return PARAMETER_COPIES * 4 * network.parameters + 2 * batch * saved_bytes(network, convolve)

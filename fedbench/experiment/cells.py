@@ -148,7 +148,7 @@ class Skipped:
 
 
 def differing(scenarios: Iterable[Scenario]) -> list[str]:
-    """Fields beside the plug-ins that are tried, and the seed, in which the scenarios differ."""
+    """Return in which fields the scenarios differ, beside the plug-ins tried and the seed."""
     first, *others = scenarios
     names = [name for name in Scenario.model_fields if name not in (*AXES, "seed")]
     return [n for n in names if any(getattr(first, n) != getattr(other, n) for other in others)]

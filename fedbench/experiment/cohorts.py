@@ -104,7 +104,7 @@ def declared(scenario: Scenario) -> int:
 
 
 def exceeds(scenario: Scenario, f: int) -> float:
-    """Return the chance that a round has more than ``f`` malicious rows, exactly.
+    """Return the chance that a round samples more than ``f`` malicious clients, exactly.
 
     Their number is hypergeometric, under Poisson sampling binomial; stratified it is `share`,
     rounded down or up.
@@ -129,7 +129,7 @@ def in_a_run(chance: float, rounds: int) -> float:
 
 
 def covering(scenario: Scenario, risk: float = RISK) -> int:
-    """Least ``f`` that no round of a run exceeds, in all but a share ``risk`` of runs."""
+    """Return the least ``f`` that no round of a run exceeds, but in a share ``risk`` of runs."""
 
     def covers(f: int) -> bool:
         return in_a_run(exceeds(scenario, f), scenario.rounds) <= risk
@@ -138,12 +138,12 @@ def covering(scenario: Scenario, risk: float = RISK) -> int:
 
 
 def divergence(a: float, b: float) -> float:
-    """``D(a, b) = a ln(a/b) + (1-a) ln((1-a)/(1-b))`` of two coins, in nats, for 0 < a, b < 1."""
+    """Return ``D(a, b) = a ln(a/b) + (1-a) ln((1-a)/(1-b))`` of two coins in (0, 1), in nats."""
     return a * math.log(a / b) + (1 - a) * math.log((1 - a) / (1 - b))
 
 
 def sufficient_cohort(scenario: Scenario) -> int | None:
-    """Cohort from which on a bound keeps malicious rows below half, or None if nothing does.
+    """Return the cohort from which on a bound keeps malicious rows below half; None without one.
 
     Below half in every round of all but a share `RISK` of runs of ``T`` rounds: it is the least
     ``n >= ln(T / RISK) / D(1/2, m/N)``, and at most ``N``. *Proof.* Chernoff's bound of a binomial
@@ -172,11 +172,11 @@ def sufficient_cohort(scenario: Scenario) -> int | None:
 
 
 def exact_cohort(scenario: Scenario) -> int | None:
-    """Cohort from which on malicious rows are below half, by their exact law; None if nothing is.
+    """Return the cohort from which on malicious rows are below half by their exact law, or None.
 
     Below half in every round of all but a share `RISK` of runs, for this cohort and all larger
-    ones. An even cohort is the harder one: half of it is as many rows as more than half of one
-    client fewer.
+    ones. Only even cohorts ``2 h`` are tried: with ``2 h - 1`` clients ``h`` malicious rows are
+    half or more, too, and are less likely.
     """
     clients = scenario.clients
     if 2 * scenario.owned >= clients:

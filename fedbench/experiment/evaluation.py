@@ -76,7 +76,7 @@ def evaluate(setup: Setup, server: Any, step: int, learned: Tensor | None = None
 
 
 def validation_accuracy(setup: Setup, server: Any) -> float | None:
-    """Accuracy of what is deployed in the end on the validation parts of the benign clients.
+    """Return the final model's accuracy on the validation parts of the benign clients.
 
     None if they have no validation samples. The server's state is `settled`.
     """
@@ -130,7 +130,7 @@ def final_model(setup: Setup, server: Any) -> DeployedModel:
 def backdoor_success(
     setup: Setup, answering: Models, rows: Tensor, learned: Tensor | None = None
 ) -> float | None:
-    """Share of these samples on which a backdoor works (`hooks.trigger`); None without one."""
+    """Return the share of samples on which a backdoor works (`hooks.trigger`); None without one."""
     data = setup.population.data
     x = data.floats(rows)
     triggered = hooks.trigger(setup.plugins.attack, x, data.y[rows], data.classes, learned)
@@ -191,7 +191,7 @@ def score_models(
         losses.append(-mean.gather(1, y[:, None])[:, 0].clamp_min(1e-30).log())
     correct = torch.cat(right)
     loss = torch.cat(losses)
-    if own is None or own is parts:
+    if own is None:
         shares = [part.mean() for part in torch.split(correct, [len(part) for part in parts])]
     else:
         answers = correct.new_zeros(len(data))
@@ -203,7 +203,7 @@ def score_models(
 
 
 def share_taken_for(network: Network, answering: Models, x: Tensor, label: int) -> float | None:
-    """Share of images ``x (N, C, H, W)`` that are taken for ``label``; None without an image."""
+    """Return the share of ``x (N, C, H, W)`` that is taken for ``label``; None without an image."""
     taken = [
         float(taken_for(network, model, x[rows], label)[0].sum())
         for rows, model in answering.batches(len(x))
@@ -234,6 +234,6 @@ def taken_for(
 
 
 def sparsity(network: Network, ensemble: Sequence[Tree]) -> float:
-    """Share of the network's weights that are exactly 0; biases and normalisation do not count."""
+    """Return the share of weights that are exactly 0; biases and normalisation do not count."""
     weights = [model[name] for model in ensemble for name in network.weights]
     return sum(int((x == 0).sum()) for x in weights) / sum(x.numel() for x in weights)

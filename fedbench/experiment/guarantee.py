@@ -57,7 +57,7 @@ def spend(setup: Setup, ledger: Ledger, ids: Sequence[int], complies: Tensor) ->
 
 
 def guarantee(setup: Setup, ledger: Ledger, slow: bool = True) -> Privacy | None:
-    """Price the ledger, by all accountants if ``slow``; None for no mechanism, or `NoTheorem`."""
+    """Price the ledger, by all accountants if ``slow``; None without events, or `NoTheorem`."""
     scenario = setup.scenario
     participation = Participation(
         rounds=0,

@@ -224,7 +224,7 @@ class Record(Part):
         return fingerprint(self.scenario.model_dump_json(), self.environment.fedbench, sources)
 
     def measured(self) -> dict[str, Any]:
-        """Everything but the times: equal for equal scenario, device and executor."""
+        """Return all but the times, which is equal for equal scenario, device and executor."""
         return self.model_dump(exclude={"timing"})
 
     def sealed(self) -> Record:
@@ -245,7 +245,7 @@ class Record(Part):
 
 
 def file_name(resolved: Scenario, id: str) -> str:
-    """Protocol, defense, attack and seed for people, the id for machines."""
+    """Return a name with protocol, defense, attack and seed for people, the id for machines."""
     parts = (resolved.protocol, resolved.defense, resolved.attack)
     words = [split(part)[0] for part in parts]
     return f"{'-'.join(words)}-seed{resolved.seed}-{id}.json"
@@ -257,7 +257,7 @@ def read(path: Path) -> Record:
 
 
 def parse(data: bytes, name: str) -> Record:
-    """A record from its JSON, or `ConfigError` as `read`; ``name`` is what errors call it."""
+    """Return a record from its JSON; `ConfigError` as in `read`, which calls it ``name``."""
     try:
         record = Record.model_validate_json(data)
     except ValidationError as error:

@@ -39,7 +39,7 @@ from fedbench.payload.packets import Packet
 
 
 def evaluation_fields(setup: Setup, state: RunState) -> dict[str, Any]:
-    """Fields of a round that read test data: the deployed model's, and privacy until then."""
+    """Return a round's fields that read test data, the deployed model's, and privacy until then."""
     last = state.ledger.rounds == setup.scenario.rounds
     privacy = guarantee(setup, state.ledger, slow=last)
     score = state.score
@@ -88,7 +88,7 @@ def downlink_bits(down: Sequence[Packet], asked: int) -> int:
 
 
 def entropy_bits(honest: Payload, benign: Tensor) -> float | None:
-    """Empirical entropy of the benign messages together; None where the alphabet has none."""
+    """Return the empirical entropy of the benign messages together; None if it has no meaning."""
     if type(honest).entropy is Payload.entropy or not bool(benign.any()):
         return None
     read = honest if bool(benign.all()) else honest.take(benign.nonzero()[:, 0])

@@ -106,7 +106,7 @@ class TravellingClients:
 
 @dataclass(frozen=True, eq=False)
 class Remote(Executor):
-    """Trains clients in processes of a cluster, each one as the ``local`` executor would."""
+    """Executor whose clients processes of a cluster train, each as the ``local`` one would."""
 
     elsewhere: ClassVar[bool] = True
 

@@ -135,9 +135,9 @@ class Scenario(BaseModel, metaclass=_Spoken):
     round their share of n, rounded down or up by a coin such that its mean is that share. No
     amplification by sampling is claimed then."""
     availability: str = "none"
-    """Clients of a round that drop out after training, so that no message of theirs arrives: none;
-    dropout:p=0.1, each with that probability; trace:file=PATH, those that are not there by a file
-    with the columns device,first,last, client i being device i modulo the number of devices."""
+    """Clients of a round that drop out, so that no message of theirs arrives: none; dropout:p=0.1,
+    each with that probability; trace:file=PATH, those that are not there by a file with the columns
+    device,first,last, client i being device i modulo the number of devices."""
     rounds: int = 40
     """Number of federated rounds."""
     epochs: int = 2
@@ -147,7 +147,7 @@ class Scenario(BaseModel, metaclass=_Spoken):
     eval_every: int = 5
     """Rounds between two evaluations on test data; the last round always ends with one."""
     local_models: bool = False
-    """Evaluate also the model of every sampled client, as its last message says it."""
+    """Evaluate also the model of every sampled benign client, as its last message says it."""
     sampling: Sampling = "fixed"
     """How a round samples clients: fixed, exactly n, all sets alike; poisson, each client with the
     same probability, n on average."""
@@ -160,11 +160,11 @@ class Scenario(BaseModel, metaclass=_Spoken):
     zero-out, it learned nothing; add-remove, it is not there. By default the one for which the
     mechanism's accountant proves most."""
     delta: float = 1e-5
-    """The δ of the (ε, δ) that a mechanism is charged."""
+    """The δ at which the ε of a mechanism is computed."""
     knowledge: str | None = None
-    """Most that an attack may be shown: own, colluders or all, the messages of which clients, then
-    +defense and +state to query the server's rule and state. An attack that needs more does not
-    fit. By default what the attack declares."""
+    """Most that an attack may be shown: own, colluders or all, the messages of which clients; with
+    +defense the server's rule, to query, and with +state the server's state. An attack that needs
+    more does not fit. By default what the attack declares."""
     attack_from: int = 0
     """First round, counted from 0, in which the attack acts; its clients are honest before."""
     attack_until: int | None = None

@@ -55,7 +55,10 @@ class Setup:
     at_once: int | None  # clients of a round that are in memory at once; None: all of them
 
     def noncompliant(self, ids: Sequence[int]) -> Tensor:
-        """``(n,)`` bool: clients that never add noise, the adversary's if its attack acts."""
+        """Return ``(n,)`` bool: clients that never add noise, also outside of the attack's window.
+
+        They are the adversary's, or none if its attack is ``idle``.
+        """
         return self.population.malicious[ids] & ~torch.tensor(self.plugins.attack.idle)
 
     @property
@@ -109,7 +112,7 @@ class Setup:
         """Return the rehearsal of the adversary's clients ``ids``, or of all that it owns.
 
         Of more than `MAX_LISTED` clients it has the samples of at most `MAX_REHEARSING_CLIENTS`,
-        those with the first numbers: a model is rehearsed on a sample as well, in bounded time.
+        those with the first numbers, so that a rehearsal takes bounded time.
         """
         population = self.population
         owned = ids if alone else self.rehearsing
@@ -144,7 +147,7 @@ class Setup:
     def client(
         self, i: int, tree: Tree, memory: Memory | None, step: int, complies: bool | None = None
     ) -> Client:
-        """Client ``i`` of a round, with the tree that it received and what it remembers.
+        """Return client ``i`` of a round, with the tree that it received and what it remembers.
 
         Whether it ``complies`` with the mechanism is looked up if left out and of interest.
         """
@@ -167,7 +170,7 @@ class Setup:
     def clients(
         self, ids: Sequence[int], trees: Sequence[Tree], memories: Mapping[int, Memory], step: int
     ) -> Sequence[Client]:
-        """Return the clients of a round; ``trees`` has one for all, or one for each.
+        """Return the clients of a round, to whom ``trees`` are dealt in turn: one for all, or each.
 
         Their samples are not read here if the executor reads them elsewhere.
         """
@@ -248,9 +251,10 @@ class Setup:
     def root_message(
         self, broadcast: Payload, step: int, memories: MutableMapping[int, Memory] | None = None
     ) -> Payload:
-        """One row: the message of a client with the server's root data, which never is away.
+        """Return one row: the message of a client that has the server's root data.
 
-        It remembers what clients do, in ``memories`` under `SERVERS_CLIENT`; by default nothing.
+        That client is in every round. It remembers what clients do, in ``memories`` under
+        `SERVERS_CLIENT`; by default nothing.
         """
         key = self.secret.key("root", step)
         protocol = self.plugins.protocol
@@ -311,7 +315,7 @@ class Cohort(Sequence[Client]):
 
     setup: Setup
     ids: Sequence[int]
-    trees: Sequence[Tree]  # one for all, or one for each
+    trees: Sequence[Tree]  # dealt in turn: one for all, or one for each
     memories: Mapping[int, Memory]  # of those that took part before
     step: int
 

@@ -131,8 +131,8 @@ def honest_messages(
 ) -> Honest:
     """Protect and compress what was ``trained``.
 
-    Messages that were ``made`` already, by the processes that train, are only protected. The first
-    ones say what the rule's state is made of.
+    Messages that were ``made`` already, by the processes that train, are only protected. The rule's
+    first state is made for the form of the run's first messages.
     """
     mechanism = setup.plugins.mechanism
     updates, memories = trained
@@ -178,7 +178,7 @@ def attack_context(
 ) -> threat_model.AttackContext:
     """Return the adversary's view of a round, or of a part of it, after its own training.
 
-    Its own training is done. What its clients learn before that training becomes the state's.
+    What its clients learn before that training becomes the state's.
     """
     clients = honest.clients
     view = honest.view
@@ -227,7 +227,7 @@ def attack_context(
 
 
 def heard_by_all(setup: Setup, server: Any, ids: Sequence[int], broadcast: Payload) -> bool:
-    """True if all clients were sent the same; a broadcast of one row may be for a single client."""
+    """Return whether all were sent the same; a broadcast of one row may be for a single client."""
     if len(broadcast) > 1 or len(ids) > 1:
         return len(broadcast) == 1
     pair = [*(ids or [0])] * 2
@@ -303,7 +303,7 @@ def noised(
 
 
 def announced(mechanism: Mechanism, received: Payload | FoldedMessages, view: ServerView) -> int:
-    """Number of messages that the server step is told; central noise hides the real one."""
+    """Return the number of messages for the server step; central noise hides the real one."""
     return view.expected if mechanism.central else len(received)
 
 

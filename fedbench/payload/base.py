@@ -66,23 +66,33 @@ class Payload(ABC):
         return dataclasses.replace(self, **{name: x.clone() for name, x in self._tensors().items()})
 
     def take(self, rows: Tensor | Sequence[int]) -> Self:
-        """Return the messages of these rows, copied; negative ones count from the end."""
-        index = torch.as_tensor(rows, dtype=torch.long)
+        """Return the messages of these rows, copied; negative ones count from the end.
+
+        Rows are indices, or a mask ``(n,)`` bool.
+        """
+        index = self._indices(rows)
         index = torch.where(index < 0, index + len(self), index)
         tensors = self._tensors().items()
         taken = {name: x.index_select(0, copied_to(index, x.device)) for name, x in tensors}
         return dataclasses.replace(self, **taken)
 
     def put(self, rows: Tensor | Sequence[int], other: Self) -> Self:
-        """Return a copy in which these rows are ``other``'s messages."""
+        """Return a copy in which these rows, indices or a mask, are ``other``'s messages."""
         require_same_form(self, other)
-        index = torch.as_tensor(rows, dtype=torch.long)
+        index = self._indices(rows)
         if len(index) != len(other):
             raise IllegalPayloadError(f"put: {len(index)} rows for {len(other)} messages")
         new = other._tensors()
         old = self._tensors().items()
         merged = {name: x.index_copy(0, index.to(x.device), new[name].to(x)) for name, x in old}
         return dataclasses.replace(self, **merged)
+
+    def _indices(self, rows: Tensor | Sequence[int]) -> Tensor:
+        """Return the numbers of some rows, int64; a mask would else be read as rows 0 and 1."""
+        index = torch.as_tensor(rows)
+        if index.dtype == torch.bool:
+            return torch.arange(len(self), device=index.device)[index]
+        return index.to(torch.long)
 
     @abstractmethod
     def check(self) -> None:
@@ -112,7 +122,10 @@ class Payload(ABC):
         return 0, 0.0
 
     def opposite(self, values: Tensor, scale: float = 1.0) -> Tensor:
-        """Return ``values``, mirrored at the middle and ``scale`` times as far from it."""
+        """Return ``values``, mirrored at the middle and ``scale`` times as far from it.
+
+        The `fixed` columns stay.
+        """
         columns, _ = self.fixed()
         mirrored = -scale * values
         mirrored[:, :columns] = values[:, :columns]

@@ -256,7 +256,7 @@ def _words(data: Bytes, count: int) -> Integers:
 
 def _omegas(words: Integers, count: int) -> tuple[Integers, Integers]:
     """Return the number whose `omega` code starts at each of the first bits, and its length."""
-    # The length is 0 where the number is above LARGEST.
+    # The length is 0 where the number is above MAX_VALUE.
     value = np.ones(count, dtype=np.int64)
     at = np.arange(count)
     word = words[:count]

@@ -1,6 +1,7 @@
 """Bits to bytes and back: the cost of a message is counted here, on the bytes themselves.
 
-Then the fields that many alphabets share, floats, seeds and bits, and the entropy code of bits.
+Here are also the fields that many alphabets share, floats, seeds and bits, and the entropy code of
+bits.
 """
 
 import math

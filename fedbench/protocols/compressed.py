@@ -109,7 +109,7 @@ class TopK(CompressedUpdates):
 
 
 def share_of(k: float, d: int) -> int:
-    """``max(1, floor(k d))``, computed from ``k`` as it is written in decimal.
+    """Return ``max(1, floor(k d))``, computed from ``k`` as it is written in decimal.
 
     >>> share_of(0.29, 100), int(0.29 * 100), share_of(0.5, 5), share_of(0.1, 5)
     (29, 28, 2, 1)

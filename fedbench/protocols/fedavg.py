@@ -35,7 +35,7 @@ def initial_weights(shared: Shared) -> Tensor:
 
 
 def masked(grad: Grad, masks: Tree) -> Grad:
-    """Gradient function whose layers named in ``masks`` are multiplied by their mask."""
+    """Return a gradient function whose layers named in ``masks`` are multiplied by their mask."""
 
     def masked_gradient(trained: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
         gradient = grad(trained, x, y, key)
@@ -209,7 +209,7 @@ class DenseWeights(LocalSGD[Any]):
         return FloatVectors(updates), memory
 
     def move(self, shared: Shared, w: Tensor, aggregate: Tensor, n: int, key: Key) -> Tensor:
-        """``(d,)``: how far the ``aggregate`` of ``n`` clients would move the weights ``w``."""
+        """Return the move ``(d,)`` of the weights ``w`` by the ``aggregate`` of ``n`` clients."""
         return aggregate.to(w)
 
     def server_step(self, shared: Shared, state: Any, aggregate: Tensor, n: int, key: Key) -> Any:

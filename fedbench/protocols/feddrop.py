@@ -94,7 +94,7 @@ class FedDrop(DenseWeights):
 
     sends = GatedVectors
     adapters = False
-    adds = False  # but what was kept, divided by its chance
+    adds = False  # the server divides the answer by the chance that a client has a weight
 
     conv: float = 0.2
     dense: float = 0.4
@@ -124,7 +124,7 @@ class FedDrop(DenseWeights):
         return governed(units[None].to(shared.device), _layers(weights))[0]
 
     def init(self, shared: Shared) -> Any:
-        """Draw Kaiming-uniform weights from the seed; `ConfigError` for networks that are no chain.
+        """Draw the weights as the network does; `ConfigError` for networks that are no chain.
 
         Batch norm is refused too: the statistics of a dropped filter are those of zeros.
         """
@@ -186,7 +186,7 @@ class FedDrop(DenseWeights):
         return blank.nearest(torch.cat([gates.to(updates), updates], dim=1)), [{} for _ in memory]
 
     def move(self, shared: Shared, w: Tensor, aggregate: Tensor, n: int, key: Key) -> Tensor:
-        """``E[z update] / P[z = 1]``, ``z`` being 1 where a client has the weight."""
+        """Return ``E[z update] / P[z = 1]``, ``z`` being 1 where a client has the weight."""
         d = shared.weights.d
         update = aggregate[len(aggregate) - len(w) :].to(w)
         return torch.cat([update[:d] / self.chances(shared), update[d:]])

@@ -66,11 +66,11 @@ class FedMRN(DenseWeights):
         return noise_of(key.public("noise"), d, self.noise, self.magnitude, device)
 
     def reach(self, u: Tensor, noise: Tensor) -> Tensor:
-        """``clip(u / n)``: how far along the noise ``u`` is, in [0, 1], or [-1, 1] if signed."""
+        """Return ``clip(u / n)``, how far along the noise ``u`` is: in [0, 1], or in [-1, 1]."""
         return (u / noise).clamp(-1 if self.signed else 0, 1)
 
     def chance(self, reach: Tensor) -> Tensor:
-        """Probability of a 1: ``clip(u / n, 0, 1)``, or if signed ``clip((u + n) / 2n, 0, 1)``.
+        """Return the probability of a 1: ``clip(u / n, 0, 1)``; signed: ``clip((u+n) / 2n, 0, 1)``.
 
         Equations 6 and 7 (M1: printed is ``u + n / 2n``); deterministic masking has 0 or 1.
         """

@@ -62,9 +62,9 @@ class _StraightThrough(torch.autograd.Function):
 
 
 def straight_through(weight: Tensor, score: Tensor, mask: Tensor, slope: Tensor) -> Tensor:
-    """``weight * mask`` as if the mask's derivative by ``score`` were ``slope``; of one shape.
+    """Return ``weight * mask``, as if the mask's derivative by ``score`` were ``slope``.
 
-    The mask holds floats or bools; the weight is never trained.
+    All four have one shape. The mask holds floats or bools; the weight is never trained.
 
     References:
         Bengio, Leonard and Courville, "Estimating or Propagating Gradients Through Stochastic
@@ -127,7 +127,7 @@ class ScoreTraining(Protocol[Belief]):
 
     @abstractmethod
     def masked(self, weights: Tree, scores: Tree, key: Key) -> Tree:
-        """Weights times their masks for one step, differentiable in ``scores`` straight through.
+        """Return weights times masks for one step, differentiable in ``scores`` straight through.
 
         The result has the names of the scores; a layer draws from its own key, ``fold(name)``.
         """
@@ -176,7 +176,7 @@ class ScoreTraining(Protocol[Belief]):
         return FewValues(sent, len(state.theta)) if self.down == "values" else FloatVectors(sent)
 
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
-        """``s = logit(theta)`` with ``theta`` clipped away from 0 and 1."""
+        """Return ``s = logit(theta)``, with ``theta`` clipped away from 0 and 1."""
         tree = self.trained(shared).unflatten(broadcast.values()[0])
         still = shared.network.statistics
         return {
@@ -217,7 +217,7 @@ class ScoreTraining(Protocol[Belief]):
         }
 
     def expected(self, score: Tensor) -> Tensor:
-        """Expected bit of a score: a row of ``updates``, in the space of the message's `values`."""
+        """Return the expected bit of a score: a row of ``updates``, in the space of `values`."""
         return score.sigmoid()
 
     def penalised(self, gradient: Tree, scores: Tree, statistics: Sequence[str] = ()) -> Tree:
@@ -233,7 +233,7 @@ class ScoreTraining(Protocol[Belief]):
     def server_step(
         self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key
     ) -> Belief:
-        """``theta`` becomes the mean of the masks."""
+        """Make ``theta`` the mean of the masks."""
         d = shared.weights.d
         theta = aggregate[:d].to(state.theta).clamp(0, 1)
         moved = state.statistics + aggregate[d:].to(state.statistics)
@@ -347,7 +347,7 @@ class FedPM(ScoreTraining):
     sum of ``theta``, are weighted by size, and the first ``theta`` is uniform. Under SGD that
     penalty is nothing (R1); under Adam it shrinks the masks (docs/results.md). Where papers and
     code disagree or are silent, see docs/errata.md: E1 gradient of the sample, E5 clipping, E6
-    first prior, E7 and A1 biases without masks.
+    first prior, A1 biases without masks.
 
     The paper's text and its released code are two systems, ``as=paper`` and ``as=code``. The
     defaults, ``as=own``, are neither: Adam and its clip as in the code, one final mask as in the
@@ -359,11 +359,11 @@ class FedPM(ScoreTraining):
         prior: ``lambda_0``, both parameters of the Beta prior.
         resets: ``every:k``: the prior is forgotten before server steps 1, k + 1, 2 k + 1, ...;
             ``paper``: k is 1 if all clients take part in a round, 3 if at least half, else 10.
-        ends: How ``theta`` is kept from 0 and 1: clients ``clip`` it where it becomes a score; or,
-            as in public code, every bit counts as ``clip`` or ``1 - clip``, which ``squeeze`` it.
+        ends: How ``theta`` is kept from 0 and 1. ``clip``: clients clip it where it becomes a
+            score. ``squeeze``: also, as in public code, a bit counts as ``clip`` or ``1 - clip``.
         final: The deployed mask: a ``sample`` of ``theta``, or ``theta`` above the ``threshold``;
             ``scan`` takes the threshold from 0.4, 0.45, ..., 0.6 with the best accuracy on the
-            benign clients' validation data, the one nearest to 0.5 of equals, and the lower one;
+            benign clients' validation data, of equals the nearest to 0.5, then the lower one;
             ``fresh`` is no single mask: every 128 test images get a new sample.
         threshold: Threshold of the final mask; strictly above it is 1.
         reg: ``lambda`` of the regularised form; 0 is FedPM.

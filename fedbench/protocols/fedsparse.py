@@ -55,10 +55,10 @@ def along(z: Tensor, w: Tensor) -> Tensor:
 
 
 def initial_threshold(norms: Tensor, temperature: float) -> Tensor:
-    """``v`` such that ``theta = sigmoid((||w_g|| - softplus(v_g)) / T) = 0.99``, group by group.
+    """Return ``v`` with ``theta = sigmoid((||w_g|| - softplus(v_g)) / T) = 0.99``, group by group.
 
     A softplus cannot be negative: where ``||w_g|| <= 4.595 T`` no threshold gives 0.99 (S6), and
-    ``T / 1000`` comes within 0.001 of the largest possible logit; a group of zeros has 1/2.
+    ``T / 1000`` comes within 0.001 of the largest possible logit; a group of zeros has nearly 1/2.
     """
     tau = (norms.double() - temperature * _START).clamp_min(temperature / 1000)
     return (tau + torch.log(-torch.expm1(-tau))).to(norms)  # the inverse of softplus
@@ -66,7 +66,7 @@ def initial_threshold(norms: Tensor, temperature: float) -> Tensor:
 
 @lru_cache(maxsize=8)
 def gates_of(weights: Layout, output: bool) -> Layout:
-    """Layout of one threshold a group of each layer, of the last layer only if ``output``.
+    """Return the layout of a threshold for each group of each layer, the last only if ``output``.
 
     `ConfigError` for a weight without dimensions, which has no groups, and where none has gates.
     """
@@ -124,7 +124,7 @@ def hard_concrete(log_alpha: Tensor, u: Tensor) -> Tensor:
 
 
 def open_chance(log_alpha: Tensor) -> Tensor:
-    """``R(z > 0) = sigmoid(log_alpha - beta log(-gamma / zeta))``, equation 12."""
+    """Return ``R(z > 0) = sigmoid(log_alpha - beta log(-gamma / zeta))``, equation 12."""
     return torch.sigmoid(log_alpha - BETA * math.log(-GAMMA / ZETA))
 
 
@@ -214,7 +214,7 @@ class FedSparse(Protocol[Gated]):
         return Layout(layout.names + gated.names, layout.shapes + gated.shapes)
 
     def log_alpha(self, w: Tree, v: Tree) -> Tree:
-        """``logit(pi_g) = (||w_g|| - tau_g) / T``, equation 16, under the thresholds' names."""
+        """Return ``logit(pi_g) = (||w_g|| - tau_g) / T`` by thresholds' names, equation 16."""
         layers = [w[name.removesuffix(_THRESHOLD)].detach() for name in v]
         return {
             name: (group_norms(layer) - softplus(threshold)) / self.temperature
@@ -238,7 +238,7 @@ class FedSparse(Protocol[Gated]):
         return torch.cat([state.w[:d] * survive, state.w[d:]])
 
     def init(self, shared: Shared) -> Gated:
-        """Draw Kaiming-uniform weights; every gate is open with probability 0.99."""
+        """Draw the network's weights; a gate is open with probability 0.99 if it can be (S6)."""
         taken = [name for name in shared.layout.names if name.endswith(_THRESHOLD)]
         if taken:
             raise ConfigError(
@@ -277,7 +277,7 @@ class FedSparse(Protocol[Gated]):
         return self.trained(shared).unflatten(torch.cat([x[:d], broadcast.rest[0], x[d:]]))
 
     def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
-        """``w_s * z``, with one hard-concrete gate a group."""
+        """Return ``w_s * z``, with one hard-concrete gate a group."""
         w, v = split_tree(trained)
         for name, log_alpha in self.log_alpha(w, v).items():
             u = key.fold(name).uniform(*log_alpha.shape, device=log_alpha.device)
@@ -342,7 +342,7 @@ class FedSparse(Protocol[Gated]):
     def server_step(
         self, shared: Shared, state: Gated, aggregate: Tensor, n: int, key: Key
     ) -> Gated:
-        """Algorithm 1: Adam along ``E[z (w_s - w)]``, Adamax on thresholds by the chain rule."""
+        """Take Algorithm 1's step: Adam along ``E[z (w_s - w)]``, Adamax on the thresholds."""
         d, p = shared.weights.d, shared.rest.d
         z, zw, rest = torch.split(aggregate.to(state.w), [len(state.v), d, p])
         theta = torch.sigmoid(self.server_logits(shared, state))

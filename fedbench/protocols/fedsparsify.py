@@ -44,8 +44,9 @@ class FedSparsify(LocalSGD[Pruned]):
     With ``where=client`` (FedSparsify-Local) every client prunes what it has trained, and the
     server merges models of different masks. With ``where=server`` (FedSparsify-Global) the server
     prunes the mean. Clients send the update of the weights that stay, so that attacks flip updates
-    and not weights (D13), and prune ``w`` plus the update as it leaves them, clipped or noised. The
-    broadcast has the round's number, so both ends know how many weights a message keeps.
+    and not weights (D13); what they prune is ``w`` plus the update, after a mechanism has clipped
+    or noised it. The broadcast has the round's number, so both ends know how many weights a message
+    keeps.
 
     Unlike in the public code (A9), whose majority is ``merge=half``, ties and zeros are pruned as
     the schedule says, only weights are pruned, and votes weigh as much as the client has samples.
@@ -91,7 +92,7 @@ class FedSparsify(LocalSGD[Pruned]):
         require("FedSparsify.frequency", self.frequency, self.frequency >= 1, ">= 1")
 
     def sparsity(self, t: int) -> Fraction:
-        """Sparsity ``s_t`` of round ``t``, counted from 1; 0 before ``start``."""
+        """Return the sparsity ``s_t`` of round ``t``, counted from 1; 0 before ``start``."""
         if t < self.start:
             return Fraction(0)
         at = min(max(t // self.frequency * self.frequency, self.start), self.until)
@@ -100,7 +101,7 @@ class FedSparsify(LocalSGD[Pruned]):
         return final + (initial - final) * left**3
 
     def survivors(self, shared: Shared, w: Tensor, alive: Tensor, t: int) -> Tensor:
-        """``(n, d)`` bool: the largest of ``w (n, d)`` that round ``t`` leaves of ``alive``."""
+        """Return ``(n, d)`` bool: which of ``alive`` round ``t`` leaves, by size of ``w``."""
         sizes = list(shared.weights.sizes) if self.per == "layer" else [shared.weights.d]
         parts = []
         for x, own in zip(torch.split(w, sizes, dim=1), torch.split(alive, sizes), strict=True):

@@ -28,7 +28,7 @@ WeightInit = Literal["signed-constant", "signed-e", "kaiming-normal", "glorot-no
 
 @lru_cache(maxsize=2)
 def random_network(shared: Shared, weight_init: WeightInit) -> Tree:
-    """Draw the weights that are never trained from the seed; the rest is as built.
+    """Draw from the seed the weights that are never trained; the rest is as built.
 
     A layer's fans count its kernel, as in torch.nn.init. Do not write to the result.
 
@@ -71,7 +71,7 @@ def masked_network(shared: Shared, network: Tree, mask: Tensor) -> Tree:
 
 
 def mask_rows(scores: Tensor, count: int) -> Tensor:
-    """``(n, d)`` bool: the ``count`` largest of each row; among equals those with higher indices.
+    """Return ``(n, d)`` bool: each row's ``count`` largest, of equals those of higher index.
 
     The last ``count`` edges of a stable argsort, by a threshold instead of a sort: from a partition
     on a CPU, from radix select on an accelerator.
@@ -159,7 +159,7 @@ def top_masked(weight: Tensor, scores: Tensor, count: int) -> Tensor:
 
 @lru_cache(maxsize=256)
 def kept_edges(n: int, k: float) -> int:
-    """``n - t`` with the ``t = int((1 - k) n)`` of Algorithm 1, in exact arithmetic (A3).
+    """Return ``n - t`` with the ``t = int((1 - k) n)`` of Algorithm 1, in exact arithmetic (A3).
 
     >>> [kept_edges(10, k) for k in (0.8, 0.9, 0.5, 0.01, 1.0)]
     [8, 9, 5, 1, 10]
@@ -168,7 +168,7 @@ def kept_edges(n: int, k: float) -> int:
 
 
 def kept_in_floats(n: int, k: float) -> int:
-    """``n - t`` as public code computes it, in floats: an edge too many for some k (A3).
+    """Return ``n - t`` as public code computes it, in floats: an edge too many for some k (A3).
 
     >>> [kept_in_floats(10, k) for k in (0.8, 0.9, 0.5, 0.01, 1.0)]
     [9, 10, 5, 1, 10]
@@ -178,7 +178,7 @@ def kept_in_floats(n: int, k: float) -> int:
 
 @lru_cache(maxsize=2)
 def initial_scores(shared: Shared, signed: bool = False) -> Tensor:
-    """``theta_s (d,)`` from the seed: ``U(-b, b)``, b = fan_in ** -0.5 (Kaiming, a = sqrt 5).
+    """Draw ``theta_s (d,)`` from the seed: ``U(-b, b)``, b = fan_in ** -0.5 (Kaiming, a = sqrt 5).
 
     Unless they are ``signed`` these are magnitudes.
     """
@@ -193,7 +193,7 @@ def initial_scores(shared: Shared, signed: bool = False) -> Tensor:
 
 @lru_cache(maxsize=2)
 def sorted_scores(shared: Shared, signed: bool = False) -> list[Tensor]:
-    """``sort(theta_s)`` of each layer, ``(n_l,)`` each."""
+    """Return ``sort(theta_s)`` of each layer, ``(n_l,)`` each."""
     return [score.sort().values for score in shared.weights.layers(initial_scores(shared, signed))]
 
 
@@ -281,7 +281,7 @@ class FSL(LocalSGD[Tensor]):
         return shared.weights.unflatten(self.scored(shared, broadcast.symbols[0]))
 
     def scored(self, shared: Shared, order: Tensor) -> Tensor:
-        """``(d,)`` scores ``theta_s`` in a ranking's order: the edge at position i has the ith."""
+        """Return ``theta_s (d,)`` in a ranking's order: the edge at position i has the ith one."""
         layers = zip(sorted_scores(shared, self.signed), shared.weights.layers(order), strict=True)
         scored = [scatter_distinct(torch.empty_like(s), 0, e.long(), s) for s, e in layers]
         return torch.cat(scored)
@@ -291,7 +291,7 @@ class FSL(LocalSGD[Tensor]):
         return torch.stack([self.trained(shared).flatten(tree) for tree in trees])
 
     def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
-        """``theta_w * m`` with the straight-through mask of Algorithm 1."""
+        """Return ``theta_w * m`` with the straight-through mask of Algorithm 1."""
         return frozen | {name: self.masked(frozen[name], score) for name, score in trained.items()}
 
     def local_update(
@@ -308,11 +308,11 @@ class FSL(LocalSGD[Tensor]):
     def server_step(
         self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
     ) -> Tensor:
-        """``R_g = argsort(A)``: dividing the sum A by n keeps its order."""
+        """Return ``R_g = argsort(A)``: dividing the sum A by n keeps its order."""
         return ranking(aggregate[None], shared.weights.sizes)
 
     def model(self, shared: Shared, state: Tensor, key: Key) -> Tree:
-        """The subnetwork of each layer's ``R_g[t:]``; with signed scores, of the largest ones."""
+        """Return the subnetwork of each layer's ``R_g[t:]``; if `signed`, of largest magnitudes."""
         mask = []
         if self.signed:
             scores = shared.weights.layers(self.scored(shared, state[0]))
@@ -324,7 +324,7 @@ class FSL(LocalSGD[Tensor]):
         return masked_network(shared, self.frozen(shared), torch.cat(mask))
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
-        """The subnetwork of the client's own ranking; None where it sends only a part of it."""
+        """Return the subnetwork of the client's own ranking; None where it sends a part of it."""
         return self.model(shared, sent.symbols, Key(0)) if isinstance(sent, Rankings) else None
 
     def model_bits(self, shared: Shared, state: Tensor) -> int:

@@ -30,7 +30,8 @@ def kept_weights(shared: Shared, keep: float, weight_init: WeightInit = "kaiming
 
     ``|w * dR/dw|`` with ``R`` the sum of the logits of an image of ones through ``|w|``, in float64
     because it grows with depth: both ends compute it from the seed, without data. `ConfigError` for
-    a network that divides by the size of its activations, so that no flow is conserved.
+    samples that are token ids, through which nothing flows, and for a network that divides by the
+    size of its activations, so that no flow is conserved.
 
     References:
         Tanaka et al., "Pruning neural networks without any data by iteratively conserving synaptic
@@ -127,7 +128,7 @@ class HideNSeek(ScoreTraining):
     def server_step(
         self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key
     ) -> Belief:
-        """``theta = (1 + mean sign) / 2`` where there is a sign."""
+        """Make ``theta`` ``(1 + mean sign) / 2`` where a weight has a sign."""
         alive = self._kept(shared)
         signs = aggregate[: int(alive.sum())].to(state.theta)
         theta = state.theta.masked_scatter(alive, (1 + signs) / 2)

@@ -32,8 +32,8 @@ class WorkerMomentum(DenseWeights):
     local steps, so ``lr`` is the client's: with one step a round both are the same, since ``m_i``
     is linear. A client that is away keeps its ``m_i``, which then is of older models. Running
     statistics travel without momentum. A client whose ``m_i`` is not finite, or too large for its
-    norm to be, sends it and starts again from 0. The authors' code leaves ``1 - beta`` out: another
-    ``lr``.
+    norm to be finite, sends it and starts again from 0. The authors' code leaves ``1 - beta`` out:
+    another ``lr``.
 
     Args:
         lr: Learning rate of a local step.

@@ -11,7 +11,7 @@ from fedbench.core.trees import Tree
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(ABC):
-    """Descends along a gradient; its memory is a tree, so that it can be stored and stacked."""
+    """Optimiser as a pure function, whose memory is a tree that can be stored and stacked."""
 
     lr: float  # learning rate, which the protocol has checked
     statistics: tuple[str, ...] = ()  # names of running statistics
@@ -114,19 +114,19 @@ class Adam(Optimizer):
         return trained, moments
 
     def _rate(self, t: Tensor) -> float | Tensor:
-        """Learning rate, divided by ``1 - beta1**t`` for the bias of the first moment."""
+        """Return the learning rate over ``1 - beta1**t``, for the bias of the first moment."""
         return self.lr / (1 - self.beta1**t)
 
     def _second(self, v: Tensor, g: Tensor) -> Tensor:
         return torch.addcmul(self.beta2 * v, g, g, value=1 - self.beta2)
 
     def _correction(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Root ``sqrt(1 - beta2**t)`` for the bias of the second moment, and epsilon times it."""
+        """Return ``sqrt(1 - beta2**t)`` for the bias of the second moment, and epsilon times it."""
         root = (1 - self.beta2**t).sqrt()
         return root, self.epsilon * root
 
     def _ratio(self, m: Tensor, v: Tensor, root: Tensor, added: Tensor) -> Tensor:
-        """``m / (sqrt(v_hat) + epsilon)``, with few passes over the parameters."""
+        """Return ``m / (sqrt(v_hat) + epsilon)``, with few passes over the parameters."""
         return (m / v.sqrt().add_(added)).mul_(root)
 
 
@@ -161,13 +161,13 @@ class Yogi(Adam):
         return v - (1 - self.beta2) * square * torch.sign(v - square)
 
     def _ratio(self, m: Tensor, v: Tensor, root: Tensor, added: Tensor) -> Tensor:
-        """``m / (sqrt(v) + epsilon)``, without a correction."""
+        """Return ``m / (sqrt(v) + epsilon)``, without a correction."""
         return m / v.sqrt().add_(self.epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adamax(Adam):
-    """Adam with the infinity norm instead of the second moment: Algorithm 2.
+    """Adam with the infinity norm instead of the second moment: Algorithm 2 of its paper.
 
     ``epsilon`` is added inside the maximum, as in torch: the paper has none and divides 0 by 0.
     """

@@ -17,7 +17,7 @@ from fedbench.protocols.fedavg import DenseWeights, FedAvg, LocalSGD
 def pulled(
     grad: Grad, lam: float, centre: Callable[[Tree], Tree], statistics: Sequence[str] = ()
 ) -> Grad:
-    """Gradient function that adds ``lam (w - centre(w))``, but to running statistics."""
+    """Return a gradient function that adds ``lam (w - centre(w))``, but to running statistics."""
 
     def pulled_gradient(w: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
         means = centre(w)
@@ -149,7 +149,7 @@ class FedMoG(LocalSGD[Tensor]):
         return shared.layout.unflatten(broadcast.values()[0].reshape(self.k, -1))
 
     def responsibilities(self, w: Tree, means: Tree, statistics: Sequence[str] = ()) -> Tensor:
-        """``(K,)`` of equation 41; ``1 / K`` where no distance is finite and the softmax is NaN."""
+        """Return ``(K,)`` of equation 41; ``1 / K`` if a distance is NaN, or none is finite."""
         squares = [
             (w[name] - mean).square().reshape(self.k, -1).sum(dim=1)
             for name, mean in means.items()

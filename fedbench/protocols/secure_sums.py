@@ -136,7 +136,7 @@ class SummedResidues(DenseWeights):
     """
 
     sends = Residues
-    adds = False  # but what the residues stand for
+    adds = False  # the server adds what the residues stand for, not the rule's answer
     statistics = False
     weighted = False  # a sum counts all clients the same
 
@@ -257,13 +257,13 @@ class Skellam(SummedResidues):
         require("Skellam.bits", self.bits, self.bits > least, requirement)
 
     def scale(self, d: int) -> float:
-        """Scale ``s`` of the updates before rounding."""
+        """Return the scale ``s`` of the updates before rounding."""
         n = self.clients
         room = 4**self.bits / (4 * self.sigmas**2) - self.clients / 4
         return math.sqrt(room / (n**2 / d + self.z**2)) / self.clip
 
     def variance(self, d: int) -> float:
-        """Variance ``v`` of one client's noise on a coordinate, in integers."""
+        """Return the variance ``v`` of one client's noise on a coordinate, in integers."""
         return (self.scale(d) * self.z * self.clip) ** 2 / self.clients
 
     def unit(self, d: int) -> float:
@@ -282,7 +282,7 @@ class Skellam(SummedResidues):
         return Residues(wrapped, 2**self.bits, 0)
 
     def event(self, release: Release) -> DpEvent | None:
-        """Privacy event: a share of the noise on a rounded update; None without noise."""
+        """Return the event of a share of the noise on a rounded update; None without noise."""
         if self.z == 0:
             return None
         norm = rounded_norm(release.d, self.scale(release.d) * self.clip, self.beta)

@@ -40,7 +40,7 @@ class SignVotes(DenseWeights):
     """
 
     sends = SignBits
-    adds = False  # but a multiple
+    adds = False  # the server adds a multiple of the answer, or of its sign
     weighted = False
     statistics = False
 
@@ -62,7 +62,7 @@ class SignVotes(DenseWeights):
         return shared.layout.unflatten((broadcast.values() + self.server_lr * sent.values())[0])
 
     def move(self, shared: Shared, w: Tensor, aggregate: Tensor, n: int, key: Key) -> Tensor:
-        """``(d,)`` mean or majority of the signs, which the server's learning rate multiplies."""
+        """Return the mean or majority of the signs, which the server's learning rate multiplies."""
         if self.vote == "mean":
             return aggregate.to(w)
         sign = torch.sign(aggregate).to(w)

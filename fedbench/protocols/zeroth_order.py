@@ -211,8 +211,8 @@ class FedKSeed(ZerothOrder[Tensor]):
     (k,)``. The broadcast is ``a``, from which a client rebuilds ``w = w0 - lr sum_j a_j z_j``, and
     ``w0`` and the seeds are drawn from a public seed that never travels.
 
-    The paper's pages were not at hand, only its abstract and copies of the authors' code; the
-    number of the equations is unknown. Equal draws of a seed by one client travel as their sum,
+    The paper's pages were not at hand, only its abstract and copies of the authors' code, so no
+    equation is cited by its number. Equal draws of a seed by one client travel as their sum,
     which is all that the server adds. The code clips nothing by default, and neither is there a
     clip here; its weight decay, 0 by default, would break the sum, so there is none. FedKSeed-Pro,
     which draws seeds by the size of their slopes, is not built.

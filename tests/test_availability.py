@@ -204,6 +204,7 @@ def test_what_is_no_availability_is_refused_without_a_file(text: str, requiremen
         ("device,first,last\n", "a line for a device"),
         ("device,first,last\n0,1\n", "in line 2, got '0,1'"),
         ("device,first,last\n0,0,5\n1,3,2\n", "in line 3, got '1,3,2'"),
+        ("device,first,last\n\n0,0,5\n\n1,3,2\n", "in line 5, got '1,3,2'"),
         ("device,first,last\n0,-1,2\n", "in line 2"),
         ("device,first,last\n0,0,__import__('os')\n", "in line 2"),
         ("device,first,last\n0,0,99999999999\n", "in line 2"),

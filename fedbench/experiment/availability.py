@@ -157,13 +157,13 @@ def _devices(file: str, digest: str) -> Intervals:
     try:
         lines = csv.reader(io.StringIO(data.decode()))
         header = next(lines, [])
-        rows = [row for row in lines if row]
+        rows = [(lines.line_num, row) for row in lines if row]
     except (ValueError, csv.Error) as error:
         raise ConfigError(f"{path} must be CSV in UTF-8, got {error}") from error
     require(str(path), header, header == COLUMNS, f"CSV with the columns {', '.join(COLUMNS)}")
     require(str(path), "none", bool(rows), "a trace with a line for a device")
     spans: dict[int, list[tuple[int, int]]] = {}
-    for number, row in enumerate(rows, start=2):
+    for number, row in rows:
         whole = len(row) == 3 and all(re.fullmatch("[0-9]{1,10}", cell.strip()) for cell in row)
         device, first, last = map(int, row) if whole else (0, 1, 0)
         if not (first <= last <= MAX_TRACE_NUMBER and device <= MAX_TRACE_NUMBER):

@@ -371,6 +371,8 @@ def test_a_plan_of_a_sum_takes_the_fewest_honest_clients_of_99_runs_in_a_hundred
     assert fewest(malicious=0.004, rounds=2) == 1  # 0.0159 in two rounds
     assert fewest(malicious=0.5, rounds=1000) == 1  # and never none
     assert fewest(malicious=0.25, per_round=10, sampling="stratified") == 7
+    # 15 % of ten clients are two, 1.2 of a round's six on average: at times both are in it.
+    assert fewest(malicious=0.15, clients=10, per_round=6, sampling="stratified") == 4
     # Heads among 1000 coins of 1/10 are fewer than 79 with chance 0.0098, than 80 with 0.0131.
     assert fewest(per_round=100, sampling="poisson") == 79
 

@@ -220,6 +220,21 @@ def test_crossings_go_on_along_the_sum_of_the_gradients_that_they_lead_to() -> N
     assert torch.equal(row, on[0].row)
 
 
+def test_a_typical_row_has_missing_agreements_in_small_places_and_the_median_cosine() -> None:
+    # One of three rows has the sign of the gradient in each of the first three coordinates, none
+    # in the last one, where the majority stays negative. In 2 of the 4 places rows agree with the
+    # majority, the last two; this row does in three coordinates, so the second place is one too.
+    honest = torch.tensor([[4.0, -3, -2, -1], [-4.0, 3, -2, -1], [-4.0, -3, 2, -1]])
+    gradient = torch.tensor([9.0, 8.0, 7.0, 6.0])
+    assert typical(gradient, honest, 2).tolist() == [3, 2, 1, 4]
+    # Means of sorted magnitudes are 13/3 and 2, of cosines with the model 0.8, 0.6 and 0 the
+    # median is 0.6: beside 13/3 across it stand 3/4 of that along it.
+    honest = torch.tensor([[3.0, 4.0], [4.0, 3.0], [5.0, 0.0]])
+    assert typical(torch.ones(2), honest, 1).tolist() == pytest.approx([13 / 3, 2])
+    turned = typical(torch.ones(2), honest, 1, torch.tensor([0.0, 2.0]))
+    assert turned.tolist() == pytest.approx([13 / 3, 13 / 4])
+
+
 def test_it_rehearses_with_as_many_samples_of_each_class() -> None:
     labels = torch.tensor([0, 0, 0, 0, 0, 7, 7, 0])
     drawn = balanced(labels, Key(0))

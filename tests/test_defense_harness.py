@@ -355,6 +355,10 @@ def test_nothing_is_asked_again_where_the_server_got_the_honest_messages() -> No
     assert not calls
     moved = FloatVectors(honest.x + torch.tensor([[0.0], [1.0], [0.0], [0.0]]))
     result = measured(moved, moved.x.mean(dim=0))
-    assert result["gain"] > 0
-    assert result["gain_mean"] > 0
+    # A row of four moves each of six coordinates of the mean by a quarter.
+    expected = 6**0.5 / 4 / float(honest.x.mean(dim=0).norm())
+    assert result["gain"] == pytest.approx(expected, rel=1e-5)
+    assert result["gain_mean"] == pytest.approx(expected, rel=1e-5)
     assert calls == [1]
+    result = measured(same, torch.full((6,), torch.nan))
+    assert (result["gain"], result["gain_mean"]) == (None, 0.0), "the rule broke by itself"

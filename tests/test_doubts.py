@@ -49,6 +49,10 @@ def test_a_stronger_adversary_that_helps_is_doubted_beyond_the_spread(record: Re
     assert list(helped([weak, made(record, [0.9, 0.8], attack="alie", malicious=0.2)])) == []
     assert list(helped([strong, made(record, [0.9, 0.9], attack="ipm", malicious=0.1)])) == []
     assert said in doubts([strong, weak])
+    clean = [made(record, [x], malicious=share) for x, share in ((0.5, 0.1), (0.9, 0.2))]
+    assert list(helped(clean)) == []  # nobody attacks there
+    even = made(record, [0.75], attack="ipm", malicious=0.1)
+    assert list(helped([even, made(record, [0.75], attack="ipm", malicious=0.2)])) == []
 
 
 def test_an_attack_that_sees_less_and_does_more_is_doubted(record: Record) -> None:
@@ -61,6 +65,7 @@ def test_an_attack_that_sees_less_and_does_more_is_doubted(record: Record) -> No
     assert list(blind([own, most, made(record, [0.2, 0.2], attack="dyn-opt")])) == []
     some = made(record, [0.1, 0.1], attack="auto:knows=colluders,asks=false")
     assert "see more: auto:knows=colluders" in next(blind([own, some, most]))  # the worst of both
+    assert list(blind([made(record, [0.2, 0.2]), most])) == []  # clean runs are no attack
     for other in ({"attack": "noise"}, {"attack": "min-max", "defense": "median"}):
         assert list(blind([own, made(record, [0.5, 0.5], **other)])) == []
 

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from crafting import round_of
 from exchanges import exchanged, flat, rejected, sent, shared_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 import fedbench
+from fedbench.adversary.metrics import ForgedHeader, compared_headers
+from fedbench.adversary.metrics import merged as merged_headers
 from fedbench.api import ServerView, Shared
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.order_statistics import largest
@@ -373,6 +376,18 @@ def test_messages_that_are_not_legal_are_named(field: str, value: Any, requireme
     GOOD.check()
     with pytest.raises(IllegalPayloadError, match=rf"^PrunedVectors\.{requirement}[^\n]*$"):
         dataclasses.replace(GOOD, **{field: value}).check()
+
+
+def test_a_forged_mask_is_compared_by_what_it_says() -> None:
+    # Of the places 0, 1 and 3 of the forged mask, its client would not have said 3.
+    everyone = torch.ones(2, dtype=torch.bool)
+    forged = dataclasses.replace(GOOD, mask=torch.tensor([[1, 1, 0, 1], [0, 1, 0, 1]]).bool())
+    context = round_of(GOOD, m=1)
+    parts = [compared_headers(context, message, everyone) for message in (GOOD, forged)]
+    shares = [merged_headers([part])["indices"] for part in parts]
+    assert [*shares, merged_headers(parts)["indices"]] == pytest.approx([0, 1 / 3, 1 / 5])
+    alone = ForgedHeader(False, new=1, count=1)
+    assert merged_headers([{"indices": alone}]) == {"indices": 1.0}
 
 
 def test_the_opposite_keeps_the_mask_and_two_forms_differ_in_one_short_line() -> None:

@@ -596,6 +596,8 @@ def test_an_entry_is_compared_with_those_that_share_its_seeds() -> None:
     (unsure,) = leads(even, [ours])
     assert (unsure.worst.mean > 0, unsure.verdict) == (True, "open")
     assert leads(ours, [even])[0].verdict == "open"
+    (same,) = leads(played([0.9, 0.8, 0.7], [0, 1, 2]), [ours])
+    assert (same.worst.low, same.worst.high, same.verdict) == (0, 0, "open")
 
 
 def test_the_front_is_drawn_in_steps() -> None:

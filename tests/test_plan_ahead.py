@@ -65,8 +65,61 @@ def test_the_gradient_goes_back_through_honest_training() -> None:
     assert STEPS == 3
     weights = [torch.tensor([w], dtype=torch.float64) for w in (1.0, 0.5, 0.25)]
     last = torch.tensor([9 / 8], dtype=torch.float64)
-    got = gradient_of_push(lambda w: w, last, [(w, w) for w in weights], 0.5)
+    got = gradient_of_push(lambda w: w, last, [(w, w) for w in weights], 0.5, length)
     assert float(got) == pytest.approx(81 / 64, rel=1e-9)
+
+
+def length(w: Tensor) -> float:
+    """Return the length of weights without running statistics."""
+    return float(vector_norm(w))
+
+
+def test_a_difference_of_gradients_is_a_thousandth_of_the_weights_long() -> None:
+    # Of weights of length 5 it is 0.005, along the gradient (0, 2); of statistics it is no share.
+    seen: list[Tensor] = []
+
+    def slope(w: Tensor) -> Tensor:
+        seen.append(w)
+        return w
+
+    w = torch.tensor([3.0, 4.0], dtype=torch.float64)
+    last = torch.tensor([0.0, 2.0], dtype=torch.float64)
+    gradient_of_push(slope, last, [(w, w)], 0.5, length)
+    assert seen[0].tolist() == pytest.approx([3.0, 4.005], rel=1e-12)
+
+
+class Saddle(Training):
+    """Training whose loss is the product of two weights, beside a running statistic."""
+
+    def __init__(self) -> None:
+        self.rate = 0.5
+        self.weights = torch.tensor([True, True, False])
+        self.seen: list[Tensor] = []
+
+    def loss(self, w: Tensor) -> float:
+        return float(w[:2].prod())
+
+    def slope(self, w: Tensor) -> Tensor:
+        self.seen.append(w)
+        x, y, _ = w
+        return torch.stack([y, x, torch.zeros_like(x)])
+
+
+def test_a_plan_adds_twice_the_gradient_to_its_push_five_times() -> None:
+    # The gradient of x y is (y, x). From (1, 0) the climbs lead to (0, 1), which the first one
+    # replaces, (2, 1), (4, 5), (14, 13) and (40, 41), but for their lengths: each is twice the
+    # last one mirrored, and the last one.
+    push = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    got = planned(Saddle(), torch.zeros(3, dtype=torch.float64), push, 3.0, 1)
+    assert (got * 3281**0.5).tolist() == pytest.approx([40, 41, 0], rel=1e-9)
+
+
+def test_a_running_statistic_makes_no_difference_of_gradients_longer() -> None:
+    training = Saddle()
+    start = torch.tensor([0.0, 0.0, 1e9], dtype=torch.float64)
+    planned(training, start, torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64), 1.0, 2)
+    assert len(training.seen) == 6 * 3 + 5 * 4  # of three steps, and back through them
+    assert max(float(w[:2].abs().max()) for w in training.seen) < 10
 
 
 def test_differences_give_the_gradient_of_three_unrolled_rounds() -> None:
@@ -91,7 +144,7 @@ def test_differences_give_the_gradient_of_three_unrolled_rounds() -> None:
             w = w - 0.4 * g
         w = w + push
     (exact,) = torch.autograd.grad(loss(w), push)
-    got = gradient_of_push(slope, slope(w), path, 0.4)
+    got = gradient_of_push(slope, slope(w), path, 0.4, length)
     assert float(vector_norm(got - exact)) < 1e-3 * float(vector_norm(exact))
 
 
@@ -166,9 +219,10 @@ def test_gradients_that_are_not_finite_are_none(view: AttackView) -> None:
     training = Training(view)
     assert not training.slope(torch.full_like(training.before, math.nan)).any()
     last = torch.tensor([math.nan, math.inf, 2.0])
-    assert gradient_of_push(lambda w: w, last, [(last, last)], 0.5).tolist() == [0.0, 0.0, 2.0]
+    got = gradient_of_push(lambda w: w, last, [(last, last)], 0.5, length)
+    assert got.tolist() == [0.0, 0.0, 2.0]
     nothing = torch.zeros(2)  # which has no direction to go back in
-    assert not gradient_of_push(lambda w: w, nothing, [(nothing, nothing)], 0.5).any()
+    assert not gradient_of_push(lambda w: w, nothing, [(nothing, nothing)], 0.5, length).any()
 
 
 class Normalised(nn.Module):

@@ -284,6 +284,9 @@ def test_values_are_the_least_whole_numbers_around_the_middle_and_end_with_the_f
     far = torch.tensor([[100.0, -100.0, INF, -INF, NAN, 3.1]])
     assert residues([0] * 6, 8, 0).nearest(far).values().tolist() == [[6, -8, 6, -8, 0, 4]]
     assert residues([0] * 6, 11, 5).nearest(far).values().tolist() == [[9, -11, 9, -11, -1, 3]]
+    assert residues([0] * 6, 8, 5).nearest(far).values().tolist() == [[7, -7, 7, -7, -1, 3]]
+    halfway = torch.tensor([[1.0, 3.0, -1.0, -3.0]])
+    assert residues([0] * 4, 8, 0).nearest(halfway).values().tolist() == [[0, 4, 0, -4]]
 
 
 SEEDS = st.integers(0, 2**32)
@@ -313,7 +316,7 @@ def test_a_count_above_the_coins_is_legal_but_not_honest_and_no_residue_is_refus
     assert residues([7], 8, 0).passes("range").tolist() == [True]
     illegal = [residues([0, x], 8, 0) for x in (8, -1)]
     illegal += [Residues(torch.tensor([[0, 1]]), 8, 0), Residues(counts.x[0], 8, 0)]
-    illegal += [residues([0, 0], *field) for field in ((1, 0), (2**24 + 1, 0), (8, 8))]
+    illegal += [residues([0, 0], *field) for field in ((1, 0), (2**24 + 1, 0), (8, 8), (8, -1))]
     for wrong in illegal:
         with pytest.raises(IllegalPayloadError, match="Residues"):
             wrong.check()

@@ -934,6 +934,14 @@ def test_sums_of_messages_are_those_worked_by_hand() -> None:
     three = squared + FoldedMessages.of(rows.take([2]), weights[2:]).with_squares(rows.take([2]))
     assert three.deviation().tolist() == pytest.approx([1.75**0.5, 9.520833333333334**0.5])
     assert (squared + first).squares is None
+    own = three.copied()
+    assert own.mean(weighted=True).tolist() == [1.5, (2 - 12 + 1) / 8]
+    assert own.deviation().equal(three.deviation())
+    for x in (own.total, own.weighted, own.squares):
+        assert x is not None
+        x.zero_()
+    assert three.mean(weighted=True).tolist() == [1.5, (2 - 12 + 1) / 8]
+    assert three.deviation().tolist() == pytest.approx([1.75**0.5, 9.520833333333334**0.5])
     nothing = FoldedMessages.none(rows)
     assert (len(nothing), nothing.total.tolist()) == (0, [0.0, 0.0])
 
@@ -945,6 +953,8 @@ def test_counts_of_ones_are_those_worked_by_hand(signed: bool) -> None:
     alike = torch.ones(2, dtype=torch.float64)
     assert FoldedMessages.of(masks, alike).total.tolist() == ([2, -2, 0] if signed else [2, 0, 1])
     assert FoldedMessages.of(masks, alike).ones().tolist() == [2, 0, 1]
+    numbers = FoldedMessages.of(masks, alike).bits_as_values(bits[1])
+    assert numbers.tolist() == ([1, -1, -1] if signed else [1, 0, 0])
     floats = BinaryMasks(bits, torch.tensor([[0.5], [2.5]]), signed)
     assert FoldedMessages.of(floats, alike).ones().tolist() == [2, 0, 1]
     assert FoldedMessages.of(floats, alike).total[3:].tolist() == [3]

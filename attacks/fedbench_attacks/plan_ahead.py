@@ -214,7 +214,8 @@ def planned(training: Training, start: Tensor, push: Tensor, reach: float, round
             best = push
         if climb == CLIMBS:
             break
-        up = unit(gradient_of_push(training.slope, training.slope(w), path, training.rate))
+        last = training.slope(w)
+        up = unit(gradient_of_push(training.slope, last, path, training.rate, training.length))
         push = unit(push + 2 * up) if climb else up
     return best
 
@@ -224,6 +225,7 @@ def gradient_of_push(
     last: Tensor,
     path: list[tuple[Tensor, Tensor]],
     rate: float,
+    length: Callable[[Tensor], float],
 ) -> Tensor:
     """Return the gradient ``(d,)`` of the last loss in the push that is added in every round.
 
@@ -236,6 +238,7 @@ def gradient_of_push(
         last: Gradient ``(d,)`` at the last weights.
         path: Weights before each honest step, and the gradient there; `STEPS` in each round.
         rate: Learning rate of these steps.
+        length: Length of weights ``(d,)``; of their size a share `PROBE` is the step ``e a``.
     """
     back = last
     total = last
@@ -243,7 +246,7 @@ def gradient_of_push(
         size = float(vector_norm(back))
         if not 0 < size < math.inf:
             break
-        probe = PROBE * float(vector_norm(w)) / size
+        probe = PROBE * length(w) / size
         back = back - rate * (slope(w + probe * back) - g) / probe
         if i % STEPS == 0:
             total = total + back

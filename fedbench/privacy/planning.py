@@ -72,7 +72,8 @@ class PrivacyPlan:
         Of a sum the round with the fewest is the worst, since they alone hide each other.
         """
         if self.sampling == "stratified" or (self.sampling == "fixed" and not self.noncompliant):
-            return max(1, self.per_round - math.ceil(self.malicious * self.per_round - 1e-9))
+            most = -(-self.per_round * self.noncompliant // self.clients)  # rounded up
+            return max(1, self.per_round - most)
         from scipy.stats import binom, hypergeom
 
         honest = self.clients - self.noncompliant

@@ -55,7 +55,7 @@ def codecs(
 
     Running:
         seeds: Number of inputs of each kind.
-        draws: Messages of each input; more see a smaller bias.
+        draws: Messages of each input; more of them resolve a smaller bias.
         clients: Messages that are compressed at once.
         format: Form of the output: table, csv, json or md.
     """

@@ -132,8 +132,8 @@ def privacy(
         plugin = calibrated(plugin, plan, view, target_epsilon)
         text = with_parameter(text, plugin.knob[0], getattr(plugin, plugin.knob[0]))
     costs = prices(plugin, plan)
-    if sees is not None:
-        plan.price(plugin, sees)  # refuses what nobody proved before anything is printed
+    if sees is not None or all(isinstance(cost, NoTheorem) for cost in costs.values()):
+        plan.price(plugin, view)  # refuses what nobody proved before anything is printed
     if format == "json":
         print(as_json(text, plan, costs, unit))
         return

@@ -28,8 +28,8 @@ class Row:
     twins: tuple[Record, ...] = ()  # of a backdoor's clean twin, see `Cell.twin`
     tried: int = 0  # candidates from which it was chosen on validation data; 0: it was asked for
     attacks: int = 0  # that are planned for its system
-    same: str = ""  # an earlier attack on its system that sent the same messages
     missing: int = 0  # of these, not all seeds finished: the lowest accuracy is no worst case yet
+    same: str = ""  # an earlier attack on its system that sent the same messages
 
     @cached_property
     def _measured(self) -> Entry:

@@ -31,9 +31,11 @@ class Standing:
     entry to compare with, or where the seeds are too few to tell any two of the table's systems
     apart. The rank is one more than there are entries that are surely better: with a higher mean,
     at a paired difference over the seeds that both have which stays significant after Holm's
-    correction for all pairs. It is on the Pareto front if no other entry of the front's `Limits` is as good in
-    accuracy and bits, and better in one of them; private systems also compare by epsilon. Bits and
-    epsilon are of the whole run, also within a budget.
+    correction for all pairs.
+
+    An entry is on the Pareto front if no other entry of the front's `Limits` is as good in accuracy
+    and bits, and better in one of them; private systems also compare by epsilon. Bits and epsilon
+    are of the whole run, also within a budget.
     """
 
     entry: Entry

@@ -148,8 +148,7 @@ def unpacked(path: Path) -> bytes:
 
 
 def _checked(record: Record, name: str) -> Record:
-    """Refuse what cannot be shown: text that does not print, shares not in [0, 1], numbers
-    that are not finite."""
+    """Refuse what cannot be shown: unprintable text, shares not in [0, 1], numbers not finite."""
     for field, value in record.scenario:
         if isinstance(value, str) and not value.isprintable():
             raise ConfigError(f"{name}: scenario.{field} must be printable, got {value!r}")

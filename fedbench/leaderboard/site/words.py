@@ -204,8 +204,8 @@ def threat(entry: Entry) -> list[str]:
     return [
         task(brief(scenario)),
         f"A round draws {drawn[law]}.",
-        f"The adversary owns {counted(scenario.owned, 'client')}, the same ones for the whole run. No round "
-        "is drawn again because many of them are in it.",
+        f"The adversary owns {counted(scenario.owned, 'client')}, the same ones for the whole run. "
+        "No round is drawn again because many of them are in it.",
         *most,
         f"The server is prepared for a share of {100 * declared:g} %. It never learns who is "
         "malicious, nor how many.",

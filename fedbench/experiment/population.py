@@ -55,7 +55,7 @@ class Population:
 
     @property
     def typical_sizes(self) -> list[int]:
-        """Numbers of training samples of all clients, or of the `HeldOut.surveyed`."""
+        """Numbers of training samples of all clients, or of the `HeldOutSamples.surveyed`."""
         ids = self.held_out.surveyed if self.held_out else range(len(self.train))
         return [len(self.train[i]) for i in ids]
 
@@ -82,7 +82,7 @@ class Population:
 
     @property
     def own_tests(self) -> list[Tensor] | None:
-        """Test parts of the benign clients, or of the `HeldOut.surveyed`; None if they have none.
+        """Test parts of the benign clients, or of the `HeldOutSamples.surveyed`; None if they have none.
 
         All of their samples are in `judged`.
         """

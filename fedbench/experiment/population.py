@@ -82,7 +82,7 @@ class Population:
 
     @property
     def own_tests(self) -> list[Tensor] | None:
-        """Test parts of the benign clients, or of the `HeldOutSamples.surveyed`; None if they have none.
+        """Test parts of benign clients, or of `HeldOutSamples.surveyed`; None if they have none.
 
         All of their samples are in `judged`.
         """

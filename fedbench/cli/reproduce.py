@@ -204,7 +204,10 @@ def announce(console: Console, exhibit: Exhibit, scale: str, seeds: Sequence[int
 
 
 def sizes(exhibit: Exhibit, claims: Sequence[PaperNumber], scale: str) -> Table | None:
-    """Return the dimensionless numbers of the cell with most malicious clients, and the paper's."""
+    """Return the dimensionless numbers of the cell with most malicious clients, and the paper's.
+
+    None if no cell is played.
+    """
     from fedbench.reproduce.sizes import size
 
     if not claims:

@@ -77,14 +77,14 @@ class Row:
 
     @property
     def over_clean(self) -> float | None:
-        """Success minus that of the clean twin, over the seeds that both have."""
+        """Mean success minus that of the clean twin, over the seeds that both have, or None."""
         pairs = [(r.result.success, twin.result.success) for r, twin in self._with_twins()]
         excess: float | None = aggregated("mean", [_difference(x, y) for x, y in pairs])
         return excess
 
     @property
     def half_life(self) -> float | None:
-        """Median over seeds of `half_life`, in rounds."""
+        """Median over seeds of `half_life`, in rounds; None if no seed has one."""
         lives = [half_life(record, twin) for record, twin in self._with_twins()]
         finished = [x for x in lives if x is not None]
         return statistics.median(finished) if finished else None

@@ -50,8 +50,8 @@ def codecs(
             that compress updates.
         input: Input: gaussian, lognormal or real. Repeat for more; by default all.
         model: Network whose updates are compressed.
-        dataset: Data set of the real updates; by default fashion-mnist if it is here, else
-            mnist-5k.
+        dataset: Data set of the real updates, by which the network's size goes, too; by default
+            fashion-mnist if it is here, else mnist-5k.
 
     Running:
         seeds: Number of inputs of each kind.

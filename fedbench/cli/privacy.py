@@ -126,7 +126,7 @@ def privacy(
     kind, text = ("protocol", protocol) if mechanism is None else ("mechanism", mechanism)
     plugin = registry.load(kind, text)
     view: Sees = sees or ("model" if getattr(plugin, "central", False) else "messages")
-    unit = getattr(plugin, "unit", "client")
+    unit = plugin.unit if kind == "mechanism" else "client"
     plan = PrivacyPlan(**fields, dim=dim, samples=samples, participations=participations)
     if target_epsilon is not None:
         plugin = calibrated(plugin, plan, view, target_epsilon)

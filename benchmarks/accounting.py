@@ -8,6 +8,7 @@ First the seconds of every bound for 5.2 million bits and 1000 rounds; then, for
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 
@@ -106,6 +107,8 @@ def beside_runs() -> None:
 
 
 if __name__ == "__main__":
+    raw = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
     torch.set_num_threads(2)
     large()
     beside_runs()

@@ -111,7 +111,8 @@ def measured(changes: dict[str, Any], chunk: int | None) -> dict[str, Any]:
 
 def main() -> None:
     """Print the lines, and what a client adds."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--clients", type=int, nargs="+", default=[50, 100, 200])
     parser.add_argument("--whole", type=int, nargs="*", default=[20, 40])
     parser.add_argument("--only", nargs="+", choices=PAIRS, default=list(PAIRS))

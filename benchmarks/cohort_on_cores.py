@@ -121,7 +121,8 @@ def children(number: int) -> list[str]:
 
 def main() -> None:
     """Print a line for each cohort."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--clients", type=int, nargs="+", default=[1000])
     parser.add_argument("--chunk", type=int, default=8, help="most clients of a task")
     parser.add_argument("--at-once", type=int, default=24, help="clients that train at once")

@@ -69,7 +69,8 @@ def envelope(rules: Rules, track: Track) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("rules", type=Path)
     rules = read_rules(parser.parse_args().rules)
     for track in rules.track:

@@ -41,7 +41,8 @@ def seconds(attack: str, defense: str, rounds: int, isolate: bool) -> float:
 
 def main() -> None:
     """Print a Markdown table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--rounds", type=int, default=5)
     rounds: int = parser.parse_args().rounds
     torch.set_num_threads(1)

@@ -10,6 +10,7 @@ hold, traced in another turn, and of a checkpoint the rise of the process's anon
 Linux tells.
 """
 
+import argparse
 import tempfile
 import threading
 import time
@@ -153,6 +154,8 @@ def checkpoint(folder: Path) -> list[tuple[float, float]]:
 
 def main() -> None:
     """Print the three tables."""
+    raw = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
     torch.set_num_threads(1)
     ready(CLIENTS[0])  # imports
     print("clients | prepare s | a cohort ms | its samples ms | peak MiB")

@@ -130,7 +130,8 @@ def duration(row: Row) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("what", choices=["plan", "table"])
     parser.add_argument("store", type=Path, nargs="*", help="folders of sweeps, of a table")
     parser.add_argument("--board", type=Path, default=Path("leaderboards"))

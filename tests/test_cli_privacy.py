@@ -84,6 +84,23 @@ def test_an_epsilon_that_nobody_proved_is_refused_before_anything_is_printed(
     assert "--sees messages: the server's noise comes after what is seen there" in err
 
 
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_what_has_no_price_before_anybody_is_refused_before_anything_is_printed(
+    form: str, command: Command, tmp_path: Path
+) -> None:
+    typed = ("-m", "dp-sgd", "--adjacency", "add-remove", "--format", form, "--out", tmp_path)
+    code, out, err = command("privacy", *typed)
+    assert (code, out) == (2, "")
+    assert "--adjacency add-remove of gradients of samples drawn by coins" in err
+
+
+@pytest.mark.parametrize("protocol", ["skellam", "pbm"])
+def test_a_protocol_with_noise_of_its_own_protects_clients(protocol: str, command: Command) -> None:
+    typed = ("-p", protocol, "--rounds", 1, "--dim", 4, "--format", "json")
+    code, out, _ = command("privacy", *typed)
+    assert (code, json.loads(out)["unit"]) == (0, "client")
+
+
 def test_stratified_cohorts_are_priced_without_amplification(command: Command) -> None:
     typed = ("-m", "dp-fedavg:z=8", "--clients", 50, "--rounds", 200, "--format", "json")
 

@@ -213,7 +213,7 @@ def test_what_is_no_model_or_no_data_of_it_is_one_line() -> None:
     with pytest.raises(ConfigError, match=r"task\.data\(\) must be Samples or"):
         samples_of([1, 2])
     x = torch.zeros(2, 1, 8, 8)
-    with pytest.raises(ConfigError, match="float32 images and as many int64 labels"):
+    with pytest.raises(ConfigError, match="float32 samples and as many int64 labels"):
         Samples(x, torch.tensor([0]), x[:0], torch.tensor([], dtype=torch.int64))
     client = Client(SMALL, example.lenet())
     server = Server(SMALL, example.lenet())

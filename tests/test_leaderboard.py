@@ -925,6 +925,15 @@ LIES: dict[str, tuple[str, Callable[[Path], Any]]] = {
 }
 
 
+def test_a_board_without_entries_is_a_sentence_for_people_and_an_empty_list_for_programs(
+    board: Path, leaderboard: Command
+) -> None:
+    assert leaderboard("rank", board)[:2] == (0, "There are no entries yet.\n")
+    code, out, _ = leaderboard("rank", board, "--format", "json")
+    assert (code, json.loads(out)) == (0, [])
+    assert leaderboard("rank", board, "--format", "csv")[:2] == (0, "\n")
+
+
 @pytest.mark.parametrize("what", LIES)
 @pytest.mark.parametrize("verb", ["rank", "render"])
 def test_what_an_entrys_own_file_proves_wrong_is_not_shown(

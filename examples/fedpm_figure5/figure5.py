@@ -352,16 +352,17 @@ def laws(text: str) -> list[str]:
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--clients", type=int, default=CLIENTS, help="their number, N")
+    parser.add_argument("--clients", type=int, default=CLIENTS, help="number of clients, N")
     parser.add_argument(
         "--data",
         action="append",
-        help=f"laws of theta, {', '.join(DATA)}; by default {','.join(SHOWN)}",
+        help=f"laws of theta, with commas between them: {', '.join(DATA)}; by default "
+        f"{','.join(SHOWN)}",
     )
-    parser.add_argument("--delta", type=float, help="of every epsilon; by default 1/N²")
-    parser.add_argument("--repetitions", type=int, default=2000, help="of the experiment")
-    parser.add_argument("--seed", type=int, default=0, help="of theta, noise and bits")
-    parser.add_argument("--out", type=Path, default=Path("results"), help="a folder")
+    parser.add_argument("--delta", type=float, help="delta of every epsilon; by default 1/N²")
+    parser.add_argument("--repetitions", type=int, default=2000, help="times it is repeated")
+    parser.add_argument("--seed", type=int, default=0, help="seed of theta, noise and bits")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder to write")
     given = parser.parse_args(words)
     try:
         in_range = 2 <= given.clients <= MOST_CLIENTS

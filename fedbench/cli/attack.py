@@ -69,7 +69,8 @@ def attack(
     preset has values of its own where it differs from the defaults below.
 
     What is tried:
-        preset: A table that comes with fedbench, by default demo if no plug-in is named.
+        preset: A table that comes with fedbench; by default demo, unless a protocol, attack,
+            defense or mechanism is named.
 
     Clients and training:
         lr: Local learning rate of every protocol that names none; by default its own.

@@ -50,12 +50,12 @@ def codecs(
             that compress updates.
         input: Input: gaussian, lognormal or real. Repeat for more; by default all.
         model: Network whose updates are compressed.
-        dataset: Data set of the real updates; by default fashion-mnist if it is here, else
-            mnist-5k.
+        dataset: Data set of the real updates, by which the network's size goes, too; by default
+            fashion-mnist if it is here, else mnist-5k.
 
     Running:
         seeds: Number of inputs of each kind.
-        draws: Messages of each input; more see a smaller bias.
+        draws: Messages of each input; more of them resolve a smaller bias.
         clients: Messages that are compressed at once.
         format: Form of the output: table, csv, json or md.
     """

@@ -12,6 +12,7 @@ from fedbench.core.errors import require
 Command = opt.scenario_command(
     *("protocol", "defense", "mechanism"),
     *("clients", "per_round", "rounds", "epochs", "batch_size", "declared", "server_checks"),
+    more={"declared": "The default of an app is 0."},
     protocol=...,
     clients=10,
     per_round=5,

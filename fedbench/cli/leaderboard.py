@@ -388,10 +388,11 @@ def rank(
             f"{board} must be a board with entries, got none here; run it in a clone of the "
             "repository, or name its folder"
         )
-    if not places and division is None and track is None:
+    unfiltered = division is None and track is None
+    if not places and unfiltered and format in ("table", "md"):
         print("There are no entries yet.")
         return
-    if not places:
+    if not places and not unfiltered:
         raise ConfigError(f"{board} must have entries of that track, got none; submit one first")
     texts = {"json": shown.as_json, "csv": shown.as_csv, "md": shown.as_markdown}
     if format in texts:

@@ -126,14 +126,14 @@ def privacy(
     kind, text = ("protocol", protocol) if mechanism is None else ("mechanism", mechanism)
     plugin = registry.load(kind, text)
     view: Sees = sees or ("model" if getattr(plugin, "central", False) else "messages")
-    unit = getattr(plugin, "unit", "client")
+    unit = plugin.unit if kind == "mechanism" else "client"
     plan = PrivacyPlan(**fields, dim=dim, samples=samples, participations=participations)
     if target_epsilon is not None:
         plugin = calibrated(plugin, plan, view, target_epsilon)
         text = with_parameter(text, plugin.knob[0], getattr(plugin, plugin.knob[0]))
     costs = prices(plugin, plan)
-    if sees is not None:
-        plan.price(plugin, sees)  # refuses what nobody proved before anything is printed
+    if sees is not None or all(isinstance(cost, NoTheorem) for cost in costs.values()):
+        plan.price(plugin, view)  # refuses what nobody proved before anything is printed
     if format == "json":
         print(as_json(text, plan, costs, unit))
         return

@@ -28,7 +28,7 @@ app = typer.Typer(no_args_is_help=True, help="Measure what messages reveal about
 COMPARED = {"protocol": "Repeat to compare.", "mechanism": "Repeat to compare."}
 SYSTEMS = {"protocol": ["fedavg", "signsgd", "fedpm", "fsl"], "mechanism": ["none"]}
 Seeds = Annotated[str, opt.option("Seeds, comma-separated, e.g. 0,1,2.")]
-Out = Annotated[Path, opt.option("Folder for what is left behind.")]
+Out = Annotated[Path, opt.option("Folder for the numbers, and for the picture of an inversion.")]
 HEURISTIC = (
     "a heuristic attack: what it finds is lost, what it does not find may still be there; it "
     "proves no epsilon, and one that is proved bounds better attacks too"

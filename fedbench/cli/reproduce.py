@@ -72,7 +72,8 @@ def reproduce(
         engine: What plays the runs: local or ray.
 
     Ray:
-        address: Address of the cluster: auto, HOST:PORT or ray://…; by default one of its own.
+        address: Address of the cluster: auto, HOST:PORT or ray://…; by default that of RAY_ADDRESS,
+            else of one that starts here.
         gpus_per_run: GPUs of a run; a fraction lets runs share one.
     """
     if canonical:
@@ -203,7 +204,10 @@ def announce(console: Console, exhibit: Exhibit, scale: str, seeds: Sequence[int
 
 
 def sizes(exhibit: Exhibit, claims: Sequence[PaperNumber], scale: str) -> Table | None:
-    """Return the dimensionless numbers of the cell with most malicious clients, and the paper's."""
+    """Return the dimensionless numbers of the cell with most malicious clients, and the paper's.
+
+    None if no cell is played.
+    """
     from fedbench.reproduce.sizes import size
 
     if not claims:

@@ -46,7 +46,7 @@ def results(
         each: What a line is: a cell, over its seeds, or a run.
         format: Form of the output: table, csv, json, parquet, md, latex (for booktabs).
         columns: Fields, comma-separated; by default the usual ones.
-        sort: FIELD, or -FIELD for the largest first; by default as stored.
+        sort: FIELD, or -FIELD for the largest first; by default the order is by system.
         failed: List the runs without a record, and why.
         out: File for the output; by default the terminal.
     """

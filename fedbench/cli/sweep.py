@@ -66,7 +66,8 @@ def sweep(
         engine: What plays the runs: local or ray.
 
     Ray:
-        address: Address of the cluster: auto, HOST:PORT or ray://…; by default one of its own.
+        address: Address of the cluster: auto, HOST:PORT or ray://…; by default that of RAY_ADDRESS,
+            else of one that starts here.
         gpus_per_run: GPUs of a run; a fraction lets runs share one.
     """
     if canonical:

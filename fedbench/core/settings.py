@@ -213,7 +213,7 @@ def note(changes: list[str]) -> str | None:
 
 @contextmanager
 def restored_after(restore: Callable[[], list[str]]) -> Iterator[None]:
-    """Call `SettingsSnapshot.restore` at the end; an error gets a note of the changes."""
+    """Call ``restore`` at the end; an error gets a note of the changes."""
     try:
         yield
     except BaseException as error:

@@ -37,7 +37,8 @@ class Data:
     y: Tensor  # ``(N,)`` int64 labels in ``0 .. classes - 1``
     classes: int
     scale: float = 1.0  # the value of a white pixel: dividing by it maps ``x`` to [0, 1]
-    # Of the scaled values along dimension 1, which are channels or columns; () normalises nothing.
+    # Mean and deviation of the scaled values of each channel or column (dimension 1), by which
+    # samples are normalised; () if they are only scaled.
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     owner: Tensor | None = None  # ``(N,)`` int64 user of each sample, where the data set has users

@@ -157,7 +157,10 @@ def splittable(subject: str, parts: list[Rows]) -> Parts:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition(ABC):
-    """Deals every sample of a pool to exactly one client; `Natural` may leave some out."""
+    """Distribution of a pool over the clients: every sample is dealt to exactly one of them.
+
+    But `Natural` may leave samples out, and clients that draw ``with_replacement`` share some.
+    """
 
     # True if clients draw samples with replacement: parts overlap, and the pool is cut into samples
     # that train, validate and test before it is split.
@@ -165,7 +168,7 @@ class Partition(ABC):
 
     @abstractmethod
     def split(self, y: Tensor, clients: int, classes: int, key: Key, owner: Owner = None) -> Parts:
-        """Return the parts: disjoint, and but for `Natural` all of the pool.
+        """Return the parts, disjoint unless they are drawn with replacement.
 
         They are a list, or another sequence that makes a client's rows when they are read.
         ``y (N,)`` are labels in ``0 .. classes - 1``. Too few samples raise `ConfigError`.

@@ -30,9 +30,9 @@ class Samples:
     """A client's own data, which never leave it.
 
     Args:
-        x: ``(N, C, H, W)`` float32 training images, normalised.
+        x: ``(N, ...)`` float32 training samples, normalised images or numbers.
         y: ``(N,)`` int64 their labels.
-        test_x: Images on which it evaluates what is deployed; maybe none.
+        test_x: Samples on which it evaluates what is deployed; maybe none.
         test_y: Their labels.
     """
 
@@ -45,7 +45,7 @@ class Samples:
         for x, y in ((self.x, self.y), (self.test_x, self.test_y)):
             form = (x.dtype, y.dtype, len(x) == len(y))
             good = form == (torch.float32, torch.int64, True)
-            require("task.data()", form, good, "float32 images and as many int64 labels")
+            require("task.data()", form, good, "float32 samples and as many int64 labels")
         require("task.data()", len(self.x), len(self.x) > 0, "at least one training sample")
 
 

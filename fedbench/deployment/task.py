@@ -1,4 +1,4 @@
-"""Reading of what an app's ``task.py`` returns: any model and data that a scenario takes."""
+"""Reading of what an app's ``task.py`` returns: any model of a scenario, images or numbers."""
 
 from collections.abc import Callable
 from typing import Any

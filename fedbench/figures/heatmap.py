@@ -46,7 +46,7 @@ class Map:
         return not any(row.worst for row in cells), statistics.fmean(row.accuracy for row in cells)
 
     def at(self, defense: str, column: str) -> Row | None:
-        """Return the row in a cell: under an attack, or in the worst case."""
+        """Return the row in a cell, under an attack or in the worst case; None without a record."""
         by_attack = self.defenses[defense]
         if column == WORST_CASE:
             return next((row for row in by_attack.values() if row.worst), None)

@@ -27,7 +27,7 @@ class SystemRows:
 
     @property
     def clean(self) -> Row | None:
-        """Row of the run without attack."""
+        """Row of the run without attack; None if there is none."""
         return self.rows[0] if self.rows[0].cell.clean else None
 
     @property
@@ -37,7 +37,7 @@ class SystemRows:
 
     @property
     def worst(self) -> Row | None:
-        """Row of the attack with the lowest accuracy."""
+        """Row of the attack with the lowest accuracy; None if nobody attacks."""
         return next((row for row in self.rows if row.worst), None)
 
     @property

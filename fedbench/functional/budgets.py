@@ -52,7 +52,7 @@ def epsilon(
         samples: Training samples of a client.
         batch_size: Samples of a local step.
         epochs: Passes of a client over its samples in a round.
-        malicious: Share of the clients, which add no noise.
+        malicious: Share of the clients that are malicious, and so add no noise.
         sampling: How a round's clients are drawn.
         adjacency: Relation of two data sets; None: the mechanism's own.
 

@@ -75,7 +75,7 @@ class StandIn:
         self.file: str = described["file"]
 
     def keeping(self, number: object) -> Kept | None:
-        """Return the value that the plug-in keeps under a number."""
+        """Return the value that the plug-in keeps under a number; None for anything else."""
         return Kept(self.child, number) if isinstance(number, int) else None
 
 

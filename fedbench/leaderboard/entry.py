@@ -104,9 +104,9 @@ class AttackedCell(_Model):
 
     Accuracy is on the benign clients' pooled test data, in [0, 1], over the last looks that the
     rules count; ``area`` is its mean over all looks. ``impact`` is clean minus attacked accuracy
-    over paired seeds, None in the clean cell. Bits are means over
-    seeds, per parameter: of a benign message up, of one client and round down. ``mandatory`` cells
-    are part of the ensemble of the rules, ``flags`` the doubts that any run raised, each once.
+    over paired seeds, None in the clean cell. Bits are means over seeds, per parameter: of a benign
+    message up, of one client and round down. ``mandatory`` cells are part of the ensemble of the
+    rules, ``flags`` the doubts that any run raised, each once.
     """
 
     attack: OneLine

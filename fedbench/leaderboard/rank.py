@@ -29,18 +29,19 @@ class Standing:
     Only entries with both stages that somebody has played again have a rank, private ones up to the
     largest epsilon of the front, and none on a track that is not ranked, without a second such
     entry to compare with, or where the seeds are too few to tell any two of the table's systems
-    apart.
-    It is one more than there are entries that are surely better: with a higher mean, at a
-    paired difference over the seeds that both have which stays significant after Holm's correction
-    for all pairs. It is on the Pareto front if no other entry of the front's `Limits` is as good in
-    accuracy and bits, and better in one of them; private systems also compare by epsilon. Bits and
-    epsilon are of the whole run, also within a budget.
+    apart. The rank is one more than there are entries that are surely better: with a higher mean,
+    at a paired difference over the seeds that both have which stays significant after Holm's
+    correction for all pairs.
+
+    An entry is on the Pareto front if no other entry of the front's `Limits` is as good in accuracy
+    and bits, and better in one of them; private systems also compare by epsilon. Bits and epsilon
+    are of the whole run, also within a budget.
     """
 
     entry: Entry
     score: Score | None  # None if no look at the test data fits into the budget
     rank: int | None  # None without a score, a replay, a rival, or ranks
-    best: float | None  # probability that it is the best of those with a rank
+    best: float | None  # share of resamples in which it is the best of those with a rank
     pareto: bool
 
 

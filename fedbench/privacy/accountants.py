@@ -338,7 +338,7 @@ def _outdoes(other: Spent, spent: Spent) -> bool:
 
 
 def _limit(spent: Spent, delta: float) -> float:
-    """Return a quick upper bound on epsilon: below another client's epsilon it is not priced."""
+    """Return a quick upper bound on epsilon; below another event's epsilon it is not priced."""
     event, times = spent
     if isinstance(event, events.GaussianGradients):
         return sampling.rough_epsilon(event.z, event.rate, event.steps * times, delta)

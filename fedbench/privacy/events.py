@@ -20,7 +20,7 @@ class FlippedBits(DpEvent):
     """Bits of any meaning, each of which was flipped with probability ``p``."""
 
     d: int
-    p: float  # in (0, 1/2]
+    p: float  # in (0, 1/2)
 
 
 @dataclass(frozen=True)

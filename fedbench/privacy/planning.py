@@ -167,7 +167,7 @@ def calibrated(plugin: Any, plan: PrivacyPlan, sees: Sees, target: float) -> Any
     if not suffices(high):
         raise ConfigError(
             f"--target-epsilon {target:g} cannot be had with {name} up to {strong:g}; "
-            "ask for fewer rounds, or let fewer eyes see (--sees)"
+            "ask for fewer rounds, or for an observer that sees less (--sees)"
         )
     if suffices(low):
         return at(math.exp(low))

@@ -79,7 +79,8 @@ def sum_rdp(
 
     Neighbours: the probabilities of one client change by at most L2 ``sensitivity`` (None: to
     anything in the cube). Never above `mask_rdp`, of which a sum is a post-processing; equal to it
-    for ``p(c)`` under 1e-6, which the grid does not reach. About 0.01 s per order at ``n = 100``.
+    for a single client, and where the grid does not reach: for ``p(c)`` under 1e-6, and for a cube
+    whose sides are shorter than a twentieth of ``p(c)``. About 0.01 s per order at ``n = 100``.
 
     ``S = X + Y`` with ``X`` the client's bit and ``Y`` those of the ``n - 1`` others:
 

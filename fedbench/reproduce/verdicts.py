@@ -69,7 +69,7 @@ def compare(
 
 
 def compared(exhibit: Exhibit, outcomes: Mapping[tuple[str, str], Outcome]) -> list[Comparison]:
-    """Compare every cell with what was measured for it at the largest scale that it was played."""
+    """Compare every cell with what was measured for it at the largest scale that was played."""
     cells = []
     for claim in exhibit.cell:
         best = compare(exhibit, claim, None, "")

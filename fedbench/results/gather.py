@@ -148,7 +148,7 @@ def unpacked(path: Path) -> bytes:
 
 
 def _checked(record: Record, name: str) -> Record:
-    """Refuse what cannot be shown: text that does not print, shares not in [0, 1], no number."""
+    """Refuse what cannot be shown: unprintable text, shares not in [0, 1], numbers not finite."""
     for field, value in record.scenario:
         if isinstance(value, str) and not value.isprintable():
             raise ConfigError(f"{name}: scenario.{field} must be printable, got {value!r}")
@@ -180,7 +180,7 @@ class Played(Cell):
 
     @property
     def defense(self) -> str:
-        """Name of the rule with parameters that are not by default, or ``vote``."""
+        """Name of the rule with parameters that are not at their default, or ``vote``."""
         return "vote" if self.vote else self.scenario.defense
 
 

@@ -60,7 +60,7 @@ class Listing:
 
 
 def runs(store: Path) -> Listing:
-    """List the runs of a store that have a record, and update its index; else `ConfigError`."""
+    """List the runs with a record and update the index; `ConfigError` without such a folder."""
     indexed = _load(store)
     files = _read(store, indexed, extract.run)
     if files != indexed:

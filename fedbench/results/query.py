@@ -234,9 +234,10 @@ def _texts(value: Any) -> list[str]:
 def _number(text: str, kind: Kind, wanted: str) -> float:
     try:
         number = int(wanted) if wanted.lstrip("+-").isdigit() else float(wanted)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
+        finite = math.isfinite(number)
+    except (ValueError, OverflowError):  # no number, or one that no float holds
+        finite = False
+    if not finite:
         raise ConfigError(f"--where {text!r} must compare with a number, got {wanted!r}")
     if kind in ("share", "points") and abs(number) > 1:
         raise ConfigError(

@@ -131,7 +131,7 @@ class Store:
         return self.folder / "failed" / run.file_name
 
     def failed_at(self, run: Run) -> int | None:
-        """Return the time of the last failure, in nanoseconds of the file system's clock."""
+        """Return the time of the last failure, in ns of the file system's clock, or None."""
         try:
             return self.failure_path(run).stat().st_mtime_ns
         except OSError:

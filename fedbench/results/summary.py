@@ -28,8 +28,8 @@ class Row:
     twins: tuple[Record, ...] = ()  # of a backdoor's clean twin, see `Cell.twin`
     tried: int = 0  # candidates from which it was chosen on validation data; 0: it was asked for
     attacks: int = 0  # that are planned for its system
-    same: str = ""  # an earlier attack on its system that sent the same messages
     missing: int = 0  # of these, not all seeds finished: the lowest accuracy is no worst case yet
+    same: str = ""  # an earlier attack on its system that sent the same messages
 
     @cached_property
     def _measured(self) -> Entry:
@@ -77,14 +77,14 @@ class Row:
 
     @property
     def over_clean(self) -> float | None:
-        """Success minus that of the clean twin, over the seeds that both have."""
+        """Mean success minus that of the clean twin, over the seeds that both have, or None."""
         pairs = [(r.result.success, twin.result.success) for r, twin in self._with_twins()]
         excess: float | None = aggregated("mean", [_difference(x, y) for x, y in pairs])
         return excess
 
     @property
     def half_life(self) -> float | None:
-        """Median over seeds of `half_life`, in rounds."""
+        """Median over seeds of `half_life`, in rounds; None if no seed has one."""
         lives = [half_life(record, twin) for record, twin in self._with_twins()]
         finished = [x for x in lives if x is not None]
         return statistics.median(finished) if finished else None

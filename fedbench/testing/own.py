@@ -135,8 +135,9 @@ def check_dataset(dataset: Dataset | Data, folder: Path | None = None) -> None:
 def check_partition(partition: Partition, clients: int = 5, classes: int = 3) -> None:
     """Check a partition on 300 samples of users who have as many each.
 
-    Each client gets samples, three or more, and none twice; no sample has two clients; the same key
-    deals them alike, and nothing is drawn from a global generator.
+    Each client gets samples, three or more, none twice and none of another client's unless they are
+    drawn with replacement; the same key deals them alike, and nothing is drawn from a global
+    generator.
     """
     y = Key(1).fold("y").permutation(300) % classes
     owner = torch.arange(300) % clients

@@ -1,7 +1,8 @@
 """Properties that a rule of another project should have, each tried with a small counterexample.
 
 A rule is tried as a function of rows ``(n, k)``. What it is compared with is our rule of the same
-name, whose definition `Subject.paper` names.
+name, whose definition `Subject.paper` names. A check returns its counterexample in a line; None if
+it found none.
 """
 
 from __future__ import annotations

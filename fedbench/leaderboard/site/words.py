@@ -184,7 +184,6 @@ def task(scenario: Scenario) -> str:
 def threat(entry: Entry) -> list[str]:
     """Return the threat model of an entry, one sentence per fact."""
     scenario = entry.scenario
-    owned = round(scenario.malicious * scenario.clients)
     declared = scenario.malicious if scenario.declared is None else scenario.declared
     drawn = {
         "random": f"exactly {scenario.per_round} of them, all sets alike",
@@ -205,8 +204,8 @@ def threat(entry: Entry) -> list[str]:
     return [
         task(brief(scenario)),
         f"A round draws {drawn[law]}.",
-        f"The adversary owns {counted(owned, 'client')}, the same ones for the whole run. No round "
-        "is drawn again because many of them are in it.",
+        f"The adversary owns {counted(scenario.owned, 'client')}, the same ones for the whole run. "
+        "No round is drawn again because many of them are in it.",
         *most,
         f"The server is prepared for a share of {100 * declared:g} %. It never learns who is "
         "malicious, nor how many.",

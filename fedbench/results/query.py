@@ -15,7 +15,15 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.measurements import Kind
 from fedbench.results import index
-from fedbench.results.aggregate import INTERVAL, cells, place, repeated
+from fedbench.results.aggregate import (
+    INTERVAL,
+    cells,
+    grouped,
+    lacks_seeds,
+    place,
+    repeated,
+    system_of,
+)
 from fedbench.results.fields import CELL, FAILED, RUN, Entry, Fields, plugin_parts, require_field
 
 Each = Literal["cell", "run", "failure"]
@@ -101,7 +109,16 @@ class Query:
                 f"{number} of the runs {REPEATED}, and do not count; --each run lists them"
             )
         conditions = [c for c in self.conditions if c.field not in RUN_FIELDS]
-        return self._answer(entries, conditions, complaints)
+        answer = self._answer(entries, conditions, complaints)
+        if "worst" in asked:
+            systems = grouped(entries, system_of)
+            shown = set(map(system_of, answer.entries))
+            if number := sum(lacks_seeds(systems[system]) for system in shown):
+                answer.complaints.append(
+                    f"worst is only the lowest so far of {number} system{'s' * (number > 1)}, of "
+                    "which an attack has fewer seeds than another"
+                )
+        return answer
 
     def _answer(
         self, entries: list[Entry], conditions: Sequence[Condition], complaints: list[str]

@@ -143,6 +143,21 @@ def test_nothing_found_is_said_and_no_error(
     assert mistake("results", tmp_path / "absent").startswith("STORE must be a folder of records")
 
 
+def test_several_stores_are_as_one_in_which_a_run_counts_once(
+    store: Path, tmp_path: Path, command: Command
+) -> None:
+    other = tmp_path / "other"
+    of_fedavg(seed=1, accuracy=0.92).write(other)  # as in the first
+    of_fedavg(seed=2, accuracy=0.94).write(other)
+    (other / "notes.json").write_text("{")
+    wanted = ("--where", "attack=none", "--where", "mechanism=none", "--where", "protocol=fedavg")
+    form = ("--format", "csv", "--columns", "attack,seeds")
+    code, out, err = command("results", store, other, *wanted, *form)
+    assert (code, out.splitlines()) == (0, ["attack,seeds", "none,3"])
+    (complaint,) = err.splitlines()
+    assert complaint.startswith(f"fedbench: {other}: 1 file left out (no whole JSON), first 'notes")
+
+
 def test_what_is_no_record_is_named_and_the_rest_is_shown(store: Path, command: Command) -> None:
     whole = sorted(store.glob("*.json"))
     for path in whole[:2]:

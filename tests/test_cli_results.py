@@ -94,7 +94,8 @@ def test_parquet_has_types_also_where_a_column_is_empty_and_says_what_to_install
     assert str(table.schema.field("flags").type).startswith("list<")
     assert table.column("impact").to_pylist() == [None, pytest.approx(0.15)]
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    said = mistake("results", store, "--format", "parquet", "--out", tmp_path / "x.parquet")
+    wanted = ("--format", "parquet", "--columns", "attack", "--out", tmp_path / "x.parquet")
+    said = mistake("results", store, *wanted)
     assert (
         said == "--format parquet needs pyarrow, which is not installed; pip install '.[parquet]'"
     )
@@ -140,6 +141,21 @@ def test_nothing_found_is_said_and_no_error(
     (tmp_path / "empty").mkdir()
     assert good(tmp_path / "empty") == "no cells\n"
     assert mistake("results", tmp_path / "absent").startswith("STORE must be a folder of records")
+
+
+def test_several_stores_are_as_one_in_which_a_run_counts_once(
+    store: Path, tmp_path: Path, command: Command
+) -> None:
+    other = tmp_path / "other"
+    of_fedavg(seed=1, accuracy=0.92).write(other)  # as in the first
+    of_fedavg(seed=2, accuracy=0.94).write(other)
+    (other / "notes.json").write_text("{")
+    wanted = ("--where", "attack=none", "--where", "mechanism=none", "--where", "protocol=fedavg")
+    form = ("--format", "csv", "--columns", "attack,seeds")
+    code, out, err = command("results", store, other, *wanted, *form)
+    assert (code, out.splitlines()) == (0, ["attack,seeds", "none,3"])
+    (complaint,) = err.splitlines()
+    assert complaint.startswith(f"fedbench: {other}: 1 file left out (no whole JSON), first 'notes")
 
 
 def test_what_is_no_record_is_named_and_the_rest_is_shown(store: Path, command: Command) -> None:
@@ -233,7 +249,7 @@ def test_notes_explain_only_what_the_table_shows(store: Path, good: Good) -> Non
 
 
 def test_while_attacks_of_a_system_lack_seeds_its_lowest_accuracy_is_no_worst_case(
-    store: Path, good: Good
+    store: Path, good: Good, command: Command
 ) -> None:
     page = good(store)  # dyn-opt has two seeds and sign-flip one, against fedavg alone
     assert [line.split("  ")[1] for line in page.splitlines() if line.startswith("  dyn-opt")] == [
@@ -242,10 +258,16 @@ def test_while_attacks_of_a_system_lack_seeds_its_lowest_accuracy_is_no_worst_ca
     assert "rank-reversal ◀ worst" in page
     note = "◀ lowest so far: an attack on the system has fewer seeds than another"
     assert note in " ".join(page.split())
+    marks = ("results", store, "--format", "csv", "--columns", "attack,worst")
+    hint = "fedbench: worst is only the lowest so far of 1 system, of which an attack has fewer"
+    assert hint in command(*marks)[2]
+    assert command(*marks, "--where", "protocol=fsl")[2] == ""  # it has one attack
+    assert command(*marks[:-1], "attack,seeds")[2] == ""
     of_fedavg("sign-flip:scale=1.0", 1, accuracy=0.75).write(store)
     page = good(store)
     assert "dyn-opt ◀ worst" in page
     assert "so far" not in page
+    assert command(*marks)[2] == ""
 
 
 def test_a_mistake_is_one_line(store: Path, mistake: Mistake) -> None:

@@ -376,3 +376,6 @@ def test_rlr_is_decided_by_no_f_rows_with_as_many_more_as_coins_differ_by() -> N
     torch.testing.assert_close(answer(RLR(f=1), rows, view), torch.tensor([0.4, -0.2]))
     assert view.findings.notes["theta"] == 4
     torch.testing.assert_close(answer(RLR(theta=2), rows), torch.tensor([0.4, 0.2]))
+    # Three of ten turn what the seven others agree on, 4 < 3 + 3; two of nine do not, 5 >= 2 + 3.
+    torch.testing.assert_close(answer(RLR(f=3), rows)[0], torch.tensor(-0.4))
+    torch.testing.assert_close(answer(RLR(f=2), rows[1:])[0], torch.tensor(5 / 9))

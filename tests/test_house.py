@@ -336,6 +336,8 @@ def test_help_does_not_wait_for_torch() -> None:
 MISTYPED = [
     (("attack", "--protocol", "fdavg"), "--protocol 'fdavg' is not installed; did you mean"),
     (("attack", "--defense", "nnm:f=2+kum"), "--defense 'kum' is not installed; did you mean"),
+    (("attack", "--defense", "num:f=2+krum"), "--prefilter 'num' is not installed; did you mean"),
+    (("attack", "--adapter", "lor"), "--adapter must be none or lora, as in lora:rank=4, got"),
     (("attack", "--seeds", "x"), "--seeds must be distinct integers like 0,1,2, got 'x'"),
     (("sweep", "s.toml", "--engine", "rai"), "--engine must be local or ray, got 'rai'"),
     (("sweep", "absent.toml"), "absent.toml"),

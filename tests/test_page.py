@@ -36,7 +36,7 @@ from fedbench.leaderboard.entry import (
 from fedbench.leaderboard.leads import leads
 from fedbench.leaderboard.rank import VIEWS, comparable_groups, ranking
 from fedbench.leaderboard.site import words
-from fedbench.leaderboard.site.drawings import curves, cut, scatter
+from fedbench.leaderboard.site.drawings import curves, cut, cut_apart, scatter
 from fedbench.leaderboard.site.page import TEMPLATES, edited, render
 from fedbench.leaderboard.site.views import RankedView
 
@@ -615,6 +615,15 @@ def test_what_is_too_long_is_cut_and_what_has_no_place_is_left_out() -> None:
     assert drawing(system(0.0, 0.5), system(-1.0, 0.5), system(1e300, 0.5)).all("a") == []
     assert cut("x" * 30, 10) == "x" * 9 + "…"
     assert cut("a\n b", 10) == "a b"
+    # Names with one beginning lose it; of the last three the first two still begin alike then.
+    long = "FedAvg with central noise,"
+    names = ["FSL", f"{long} the server clips", f"{long} the server adds", f"{long} plain mean"]
+    assert cut_apart(names, 14) == ["FSL", "FedA…clips", "FedA…adds", "FedA…plain me…"]
+    assert cut_apart(["x" * 40 + "1", "x" * 40, "x" * 40], 14) == ["xxxx…xxx1", *["xxxx…xxx"] * 2]
+    pair = [system(1, 0.25), system(32, 0.95)]
+    entries = [one.model_copy(update={"name": f"{long} {i} clips"}) for i, one in enumerate(pair)]
+    labels = {text for tag, text in drawing(*entries).texts if tag == "text"}
+    assert labels >= {"FedAvg w…0 clips", "FedAvg w…1 clips"}
     bar = words.bar(Interval(mean=0.625, low=0.1, high=1.0, values=[]))
     assert (bar.mean, bar.low, bar.high) == (62.5, 10.0, 100.0)
 

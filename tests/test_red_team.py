@@ -36,6 +36,7 @@ from test_leaderboard import (
 )
 
 from fedbench.core.errors import ConfigError
+from fedbench.experiment.cells import Cell
 from fedbench.experiment.measurements import Timing
 from fedbench.experiment.record import Record, Source
 from fedbench.experiment.scenario import Scenario, code_version
@@ -53,6 +54,7 @@ from fedbench.leaderboard.replays import (
     disagreements,
     keep,
     parts,
+    play_again,
     require_code,
     require_name,
     required,
@@ -63,7 +65,9 @@ from fedbench.leaderboard.seasons import Season, draw, freeze, of, read, seasons
 from fedbench.leaderboard.site.page import render
 from fedbench.leaderboard.submission import complete, ranking_plan, submit
 from fedbench.run import play
+from fedbench.sweeps.local import Options
 from fedbench.sweeps.plan import Plan
+from fedbench.sweeps.watch import Watcher
 
 VALUE = "5eed" * 16
 SEEDS = 12
@@ -774,6 +778,23 @@ def test_an_entry_is_played_again_by_its_own_code_and_files_only(
     theirs = mine.model_copy(update={"scenario": steady})
     with pytest.raises(ConfigError, match="by the files that it names, got another outsider"):
         require_code(theirs, [cell(theirs, "sign-flip")])
+
+
+class NothingStarts(Watcher):
+    """A watcher that ends a sweep at its first run."""
+
+    def started(self, cell: Cell, seed: int) -> None:
+        pytest.fail(f"a run of {cell} was started")
+
+
+def test_an_entry_on_other_data_is_refused_before_any_of_it_is_played_again(board: Path) -> None:
+    mine = claim(entered(board))  # of made-up data
+    entry = mine.entry.model_copy(update={"code": code_version()})
+    cells = {part: cell(entry, part.attack) for part in parts(entry)}
+    claimed = replace(mine, entry=entry)
+    theirs = "on the data of the entry, digits with sha256 .*, got 8cf43c50f882"
+    with pytest.raises(ConfigError, match=theirs):
+        play_again(claimed, cells, [0], Options(), NothingStarts(), None)
 
 
 def test_an_entry_is_replayed_by_runs_that_its_own_code_played_elsewhere(

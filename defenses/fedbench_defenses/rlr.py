@@ -22,7 +22,9 @@ class RLR(Defense[None]):
 
     Where too few clients agree on a direction the server goes back instead, to unlearn what a few
     want. The mean is weighted by the clients' sizes, the signs all count the same. Both are
-    measured from the middle of the alphabet. The share of such coordinates is in `findings`.
+    measured from the middle of the alphabet. The share of such coordinates is in `findings`. Where
+    ``theta > n - 2 f``, ``f`` rows turn even what all others agree on: by default from a little
+    less than a third of the rows on.
 
     Args:
         f: Malicious rows the server is prepared for.

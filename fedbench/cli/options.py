@@ -17,6 +17,7 @@ from fedbench.cli.docstrings import entries, sections
 from fedbench.core import registry
 from fedbench.core.choices import ALL, INSTALLED, STRONGEST
 from fedbench.core.errors import ConfigError, require
+from fedbench.models import adapters
 
 TRIED = "What is tried"
 CLIENTS = "Clients and training"
@@ -200,15 +201,20 @@ def typed(context: typer.Context) -> dict[str, Any]:
 
 
 def require_installed(given: Mapping[str, Any]) -> None:
-    """Raise `UnknownPluginError` for a name of no plug-in, before anything imports torch."""
+    """Raise `ConfigError` for a name of no plug-in or adapter, before anything imports torch."""
     several = (registry.OWN, ALL, INSTALLED, STRONGEST)
     for kind in (kind for kind in registry.KINDS if kind in given):
         for text in given[kind] if isinstance(given[kind], list) else [given[kind]]:
-            *_, last = registry.links(text) if kind == "defense" else [text]
+            *before, last = registry.links(text) if kind == "defense" else [text]
             if text.isprintable():  # other errors are told where the plug-in is loaded
                 name, _ = registry.split(last, f"--{kind}")
                 if name not in (*several, *registry.names(kind)):
                     registry.plugin(kind, name)  # refuses it
+                for link in before:
+                    name = link.partition(":")[0]
+                    if not any(registry.points_of(either, name) for either in (kind, "prefilter")):
+                        registry.plugin("prefilter", name)  # refuses it, or this process has it
+    adapters.parse(given.get("adapter", adapters.NONE))
 
 
 def _generated(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -55,6 +56,12 @@ def plot(
         chosen("--kind", name, tuple(KINDS))
     for name in format or ():
         chosen("--format", name, FORMATS)
+    form = out.suffix.removeprefix(".")
+    if form in FORMATS and not out.is_dir():
+        raise ConfigError(
+            f"--out must be a folder for pictures, got {str(out)!r}; write --out "
+            f"{shlex.quote(str(out.parent))} --format {form}"
+        )
     cells = cells_of(gather(records, lambda reason: warn(f"skipped: {reason}")))
     table = rows(list(cells), cells)
     view = View(

@@ -1,4 +1,4 @@
-"""``fedbench results``: what a folder of records says."""
+"""``fedbench results``: what folders of records say."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORMATS = ("table", "csv", "json", "parquet", "md", "latex")
 
 @explained
 def results(
-    store: Path = Path("results"),
+    stores: list[Path] | None = None,
     where: list[str] | None = None,
     each: str = "cell",
     format: str = "table",
@@ -32,13 +32,13 @@ def results(
     failed: bool = False,
     out: Path | None = None,
 ) -> None:
-    """Query a store: its cells or runs, chosen by any field, for people or for programs.
+    """Query stores: their cells or runs, chosen by any field, for people or for programs.
 
     Files that are not records are left out and named. Shares are in [0, 1], in tables in percent.
     Runs of other code, on another device or on other data are other cells.
 
     Positional:
-        store: Folder of records.
+        stores: Folders of records, by default results. A run that several have counts once.
 
     Options:
         where: FIELD OP VALUE, with = != < <= > >= or ~ (contains). Repeat: all must hold; by
@@ -64,7 +64,7 @@ def results(
     usual = USUAL[kind] if format in ("table", "md", "latex") else None
     named = usual if columns is None else [name.strip() for name in columns.split(",")]
     query = Query.parse(kind, where or [], named, sort)
-    answer = query.answer(store)
+    answer = query.answer(*(stores or [Path("results")]))
     for line in answer.complaints:
         warn(line)
     page = ResultsPage(query, answer.entries, flat=columns is not None)

@@ -127,8 +127,14 @@ def few(names: Iterable[object], most: int = 8) -> str:
 
 
 def nearest(name: str, names: Iterable[str], otherwise: str) -> str:
-    """Return a suggestion for a misspelt name, or the text for names without one."""
-    close = difflib.get_close_matches(name, list(names), n=1)
+    """Return a suggestion for a misspelt name, or the text for names without one.
+
+    >>> nearest("ALIE", ["alie", "ipm"], "known: alie, ipm")
+    "did you mean 'alie'?"
+    """
+    listed = list(names)
+    matches = difflib.get_close_matches
+    close = matches(name, listed, n=1) or matches(name.lower(), listed, n=1)
     return f"did you mean {close[0]!r}?" if close else otherwise
 
 

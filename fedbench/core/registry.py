@@ -64,7 +64,7 @@ def _peers(kind: str) -> dict[str, list[EntryPoint]]:
     return {point.name: [point] for point in points if point.dist and point.dist.name == OURS}
 
 
-def _claims(kind: str, name: str) -> list[EntryPoint]:
+def points_of(kind: str, name: str) -> list[EntryPoint]:
     """Return the entry points of a name: of plug-ins first, then of other projects."""
     return _points(kind).get(name) or _peers(kind).get(name, [])
 
@@ -198,8 +198,8 @@ def plugin(kind: str, name: str) -> type[Any]:
     if (kind, name) in _HERE:
         here = _HERE[kind, name]
         return here if isinstance(here, type) else type(here)
-    if not _claims(kind, name):
-        if kind == "defense" and _claims("prefilter", name):
+    if not points_of(kind, name):
+        if kind == "defense" and points_of("prefilter", name):
             raise UnknownPluginError(
                 f"--defense {name!r} must be a rule, got a prefilter; write {name}+mean, say"
             )
@@ -208,7 +208,7 @@ def plugin(kind: str, name: str) -> type[Any]:
         if (kind, name) == ("defense", VOTE):
             hint = f"tables write {VOTE} for {OWN}"
         raise UnknownPluginError(f"--{kind} {name!r} is not installed; {hint}")
-    point, *others = _claims(kind, name)
+    point, *others = points_of(kind, name)
     if others:  # none of them wins: a look-alike would be taken for what it imitates
         claims = " and ".join(sorted(_package(claim) for claim in (point, *others)))
         raise UnknownPluginError(
@@ -255,7 +255,7 @@ def owner(kind: str, text: str) -> str:
     """Return kind, name and package of a plug-in, without importing it; of a chain its rule's."""
     *_, last = links(text) if kind == "defense" else [text]
     name = last.partition(":")[0]
-    packages = [_package(point) for point in _claims(kind, name)]
+    packages = [_package(point) for point in points_of(kind, name)]
     return f"{kind} {name} (package {' or '.join(packages) or 'of nobody'})"
 
 
@@ -388,7 +388,7 @@ def load(kind: str, text: str) -> Any:
         if len(set(named)) < len(named):
             raise ConfigError(f"--defense {text!r} must name each link once, got one twice")
         for early in named[:-1]:
-            if _claims(kind, early) and not _claims("prefilter", early):
+            if points_of(kind, early) and not points_of("prefilter", early):
                 raise ConfigError(
                     f"--defense {text!r} must have one rule, at its end, got {early!r} before it"
                 )

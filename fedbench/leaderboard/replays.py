@@ -16,6 +16,7 @@ from fedbench.core.errors import ConfigError, few, refusal
 from fedbench.core.files import write_atomically
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.compatibility import resolve
+from fedbench.experiment.prepare import load_pool
 from fedbench.experiment.record import Record, Source
 from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.leaderboard import board as boards
@@ -234,9 +235,10 @@ def play_again(
 
     Fewer come back on Ctrl-C. Where an attack or the rule is another package's, they are isolated:
     they come from whoever submitted the entry. `ConfigError` if a run cannot be played here, if the
-    code is not that of the entry, or if ``out`` has the very records of the claim.
+    code or the data are not those of the entry, or if ``out`` has the very records of the claim.
     """
     require_code(claim.entry, cells.values())
+    _require_data(claim.entry, load_pool(claim.entry.scenario.dataset).digest)
     guard = guarded(options, [each.scenario for each in cells.values()])
     played, _ = play_each(list(cells.values()), seeds, guard, watcher, out, strict=True)
     comparisons = []
@@ -244,21 +246,26 @@ def play_again(
         records = sorted(played.get(planned, []), key=lambda record: record.scenario.seed)
         if len(records) == len(seeds):
             comparisons.append(ReplayedCell(part, claim.of(part), records))
-    _require_others(comparisons, out)
+    _require_others(claim.entry, comparisons, out)
     return comparisons
 
 
-def _require_others(comparisons: Sequence[ReplayedCell], out: Path | None) -> None:
+def _require_data(entry: Entry, digest: str) -> None:
+    """Raise `ConfigError` unless these are the data of an entry."""
+    if digest != entry.data_digest:
+        theirs = f"{entry.scenario.dataset} with sha256 {entry.data_digest[:12]}..."
+        raise ConfigError(
+            f"a replay must be on the data of the entry, {theirs}, got {digest[:12]}...; let "
+            "FEDBENCH_DATA name a folder that has them"
+        )
+
+
+def _require_others(entry: Entry, comparisons: Sequence[ReplayedCell], out: Path | None) -> None:
     """Raise `ConfigError` if a cell would be compared with its own records, or on other data."""
     for each in comparisons:
-        pairs = list(zip(each.claimed, each.again, strict=True))
-        for before, now in pairs:
-            if before.data_digest != now.data_digest:
-                theirs = f"{before.scenario.dataset} with sha256 {before.data_digest[:12]}..."
-                raise ConfigError(
-                    f"a replay must be on the data of the entry, {theirs}, got "
-                    f"{now.data_digest[:12]}...; let FEDBENCH_DATA name a folder that has them"
-                )
+        for now in each.again:
+            _require_data(entry, now.data_digest)
+        pairs = zip(each.claimed, each.again, strict=True)
         if any(before.timing == now.timing for before, now in pairs):
             raise ConfigError(
                 f"--out must be a store without the records of the entry, got {out}; "
@@ -291,7 +298,7 @@ def stored(
         now = [by_scenario[r.scenario] for r in before if r.scenario in by_scenario]
         if len(now) == len(before):
             comparisons.append(ReplayedCell(part, before, now))
-    _require_others(comparisons, out)
+    _require_others(claim.entry, comparisons, out)
     return comparisons
 
 

@@ -91,8 +91,8 @@ def require_trainable(network: Network, module: nn.Module, now: Pass) -> None:
     if changed:
         raise ConfigError(
             f"{name} must have no buffer that training changes but those of batch norm, got "
-            f"{changed[0]}, which no protocol averages; leave it out, as track_running_stats=False "
-            "does"
+            f"{changed[0]}, which no protocol averages; leave out what writes it, such as "
+            "spectral_norm, or set track_running_stats=False"
         )
     if not slopes:
         raise ConfigError(f"{name} must have logits that depend on its parameters, got none")

@@ -140,7 +140,7 @@ def cells(runs: Sequence[Entry], intervals: bool = True) -> tuple[list[Entry], i
         and cell["attack_from"] < cell["rounds"]
         and cell["malicious_messages"]
     )
-    systems = grouped(attacked, lambda pair: (*_SYSTEM(pair[0]), pair[0]["data_seed"]))
+    systems = grouped(attacked, lambda pair: system_of(pair[0]))
     for group in systems.values():
         lowest = worst_by_seed([by_seed for _, by_seed in group])
         for cell, _ in group:
@@ -148,6 +148,17 @@ def cells(runs: Sequence[Entry], intervals: bool = True) -> tuple[list[Entry], i
         worst, _ = min(group, key=lambda pair: (pair[0]["accuracy"], pair[0]["attack"]))
         worst["worst"] = True
     return [{name: cell[name] for name in CELL} for cell in made], repeated(runs)
+
+
+def system_of(cell: Entry) -> tuple[Any, ...]:
+    """Return what the cells of one system have in common, whatever the attack."""
+    return (*_SYSTEM(cell), cell["data_seed"])
+
+
+def lacks_seeds(system: Iterable[Entry]) -> bool:
+    """Tell whether an attack on this system has fewer seeds than another one."""
+    attacked = (x for x in system if x["attack"] != "none" and x["attack_from"] < x["rounds"])
+    return len({entry.get("seeds") for entry in attacked}) > 1
 
 
 def repeated(runs: Sequence[Entry]) -> int:

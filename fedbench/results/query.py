@@ -1,4 +1,4 @@
-"""Queries to a store: cells, runs or failures, selected by conditions and ordered."""
+"""Queries to stores: cells, runs or failures, selected by conditions and ordered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.measurements import Kind
 from fedbench.results import index
-from fedbench.results.aggregate import INTERVAL, cells, place, repeated
+from fedbench.results.aggregate import (
+    INTERVAL,
+    cells,
+    grouped,
+    lacks_seeds,
+    place,
+    repeated,
+    system_of,
+)
 from fedbench.results.fields import CELL, FAILED, RUN, Entry, Fields, plugin_parts, require_field
 
 Each = Literal["cell", "run", "failure"]
@@ -31,15 +39,15 @@ _PARAMETER = re.compile(r"(\w+)[.:](\w+)")
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer of a store to a query."""
+    """Answer of stores to a query."""
 
     entries: list[Entry]  # in order
-    complaints: list[str]  # troubles of the store, a line each
+    complaints: list[str]  # troubles of the stores, a line each
 
 
 @dataclass(frozen=True)
 class Query:
-    """Query to a store; all its conditions must hold.
+    """Query to stores; all its conditions must hold.
 
     A condition about a seed, an id or a file selects the runs that cells are made of, any other
     one selects cells.
@@ -72,18 +80,26 @@ class Query:
         """Fields that an entry has."""
         return FIELDS[self.each]
 
-    def answer(self, store: Path) -> Answer:
-        """Answer the query from the records in a folder; `ConfigError` if there is no such."""
+    def answer(self, *stores: Path) -> Answer:
+        """Answer the query from the records in folders; `ConfigError` if one is no folder.
+
+        A run that several of them have is that of the first.
+        """
+        entries: list[Entry] = []
+        complaints: list[str] = []
+        for store in stores:
+            listing = index.failures(store) if self.each == "failure" else index.runs(store)
+            earlier = {entry["id"] for entry in entries}
+            entries += [entry for entry in listing.entries if entry["id"] not in earlier]
+            subject = f"{store}: " if len(stores) > 1 else ""
+            complaints += [f"{subject}{complaint}" for complaint in listing.complaints()]
+            if self.each != "failure" and (number := index.failed(store)):
+                plural = "s" if number > 1 else ""
+                remedy = f"fedbench results {shlex.quote(str(store))} --failed"
+                complaints.append(f"{number} run{plural} failed: {remedy}")
         if self.each == "failure":
-            failures = index.failures(store)
-            return self._answer(failures.entries, self.conditions, failures.complaints())
-        runs = index.runs(store)
-        complaints = runs.complaints()
-        if number := index.failed(store):
-            plural = "s" if number > 1 else ""
-            remedy = f"fedbench results {shlex.quote(str(store))} --failed"
-            complaints.append(f"{number} run{plural} failed: {remedy}")
-        return self.among(runs.entries, complaints)
+            return self._answer(entries, self.conditions, complaints)
+        return self.among(entries, complaints)
 
     def among(self, runs: list[Entry], complaints: Iterable[str] = ()) -> Answer:
         """Answer a query for runs or cells from the entries of runs, with more to complain of."""
@@ -101,7 +117,16 @@ class Query:
                 f"{number} of the runs {REPEATED}, and do not count; --each run lists them"
             )
         conditions = [c for c in self.conditions if c.field not in RUN_FIELDS]
-        return self._answer(entries, conditions, complaints)
+        answer = self._answer(entries, conditions, complaints)
+        if "worst" in asked:
+            systems = grouped(entries, system_of)
+            shown = set(map(system_of, answer.entries))
+            if number := sum(lacks_seeds(systems[system]) for system in shown):
+                answer.complaints.append(
+                    f"worst is only the lowest so far of {number} system{'s' * (number > 1)}, of "
+                    "which an attack has fewer seeds than another"
+                )
+        return answer
 
     def _answer(
         self, entries: list[Entry], conditions: Sequence[Condition], complaints: list[str]

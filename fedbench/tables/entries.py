@@ -117,7 +117,7 @@ class ResultsPage:
 
 def by_system(entries: Sequence[Entry], fields: Fields, columns: Iterable[str]) -> Table:
     """Make the table by system and attack, without columns that say nothing."""
-    from fedbench.results.aggregate import SYSTEM
+    from fedbench.results.aggregate import SYSTEM, lacks_seeds
 
     short = shortened(entries, fields)
     others = [name for name in (*SYSTEM, "data_seed") if name in fields and name not in AXES]
@@ -131,7 +131,7 @@ def by_system(entries: Sequence[Entry], fields: Fields, columns: Iterable[str]) 
     for title, members in groupby(rows, lambda row: _system(row[0], varied)):
         lines.append(Line([title], title=True))
         group = list(members)
-        mark = SO_FAR if _lacks_seeds(entry for entry, *_ in group) else WORST
+        mark = SO_FAR if lacks_seeds(entry for entry, *_ in group) else WORST
         for entry, *numbers in group:
             worst = entry.get("worst", False)
             attack = "none (clean)" if entry["attack"] == "none" else entry["attack"]
@@ -139,12 +139,6 @@ def by_system(entries: Sequence[Entry], fields: Fields, columns: Iterable[str]) 
             lines.append(Line([label, *numbers], worst))
     names = Column("system\n  attack", "left", wraps=True)
     return Table([names, *(_head(name, fields[name]) for name in chosen)], lines)
-
-
-def _lacks_seeds(system: Iterable[Entry]) -> bool:
-    """Tell whether an attack on this system has fewer seeds than another one."""
-    attacked = (x for x in system if x["attack"] != "none" and x["attack_from"] < x["rounds"])
-    return len({entry.get("seeds") for entry in attacked}) > 1
 
 
 def _says(name: str, text: str) -> bool:

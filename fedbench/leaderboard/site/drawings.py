@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -15,6 +16,7 @@ from fedbench.figures.labels import place_labels
 from fedbench.figures.style import BAR, COLOURS, FAINT, INK, RULE, WORST, Mark, rendered, styled
 from fedbench.leaderboard.build import is_clean
 from fedbench.leaderboard.site import words
+from fedbench.results.aggregate import grouped
 from fedbench.tables import numbers
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ def scatter(view: RankedView, size: str, counted: str) -> Markup:
         low, high = (100 * min(max(x, 0.0), 1.0) for x in (row.worst.low, row.worst.high))
         obstacles.append(((sent[i], low), (sent[i], high)))
         _draw(axes, i, row, sent[i], low, high)
-    names = [cut(row.name, letters) for row in drawn]
+    names = cut_apart([row.name for row in drawn], letters)
     _name(axes, drawn, sent, names, obstacles, points)
     parts = _parts(figure)
     svg = _svg(width, height, f"scatter {size}", {"role": "group", "aria-label": ALL_POINTS})
@@ -144,6 +146,32 @@ def cut(name: str, letters: int) -> str:
     """
     flat = " ".join(name.split())
     return flat if len(flat) <= letters else flat[: letters - 1].rstrip() + "…"
+
+
+def cut_apart(names: Sequence[str], letters: int) -> list[str]:
+    """Cut names to at most so many letters, a dozen or more, so that different ones stay different.
+
+    >>> cut_apart(["FedAvg with noise, plain mean", "FedAvg with noise, the median"], 16)
+    ['FedAv…plain mean', 'FedAv…the median']
+    """
+    flat = [" ".join(name.split()) for name in names]
+    short = _apart(sorted(set(flat)), letters)
+    return [short[name] for name in flat]
+
+
+def _apart(names: Sequence[str], letters: int, start: int = 0) -> dict[str, str]:
+    """Map names to what is left of them: after their beginning, what follows from a letter on."""
+    short = {}
+    for name in names:
+        head = f"{name[: letters // 3].rstrip()}…" if start else ""
+        short[name] = head + cut(name[start:], letters - len(head))
+    for group in grouped(names, short.__getitem__).values():
+        if len(group) > 1:
+            columns = enumerate(zip_longest(*group))
+            differ = next(i for i, column in columns if len(set(column)) > 1)
+            word = group[0].rfind(" ", 0, differ) + 1
+            short |= _apart(group, letters, max(word, differ - letters // 4))
+    return short
 
 
 def blank(view: RankedView, size: str, counted: str) -> Markup:

@@ -125,6 +125,17 @@ def test_columns_are_chosen_once_and_names_wrap_there(
     assert good(store, *asked).splitlines()[2] == "dp-fedavg  unknown"  # not finite
 
 
+def test_the_ending_of_a_file_names_its_form_unless_a_form_is_given(
+    store: Path, good: Good, tmp_path: Path
+) -> None:
+    out = tmp_path / "cells.csv"
+    asked = ("--columns", "attack", "--where", "attack==sign-flip", "--out", out)
+    good(store, *asked)
+    assert out.read_text().splitlines() == ["attack", "sign-flip:scale=1.0"]
+    good(store, *asked, "--format", "json")
+    assert json.loads(out.read_text()) == [{"attack": "sign-flip:scale=1.0"}]
+
+
 def test_nothing_found_is_said_and_no_error(
     store: Path, good: Good, command: Command, mistake: Mistake, tmp_path: Path
 ) -> None:

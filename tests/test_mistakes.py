@@ -98,6 +98,7 @@ TYPED: list[tuple[str, str]] = [
     ("attack --chunk 0", "--chunk must be >= 1, got 0"),
     ("attack --device tpu", "--device must be auto, cpu, cuda or mps, got 'tpu'"),
     ("attack -a ALIE", "--attack 'ALIE' is not installed; did you mean 'alie'?"),
+    ("attack -a alie,ipm", "'alie,ipm' is not installed; for several repeat --attack, each with"),
     ("attack --dataset minst", "--dataset 'minst' is not installed; did you mean 'mnist'?"),
     ("attack -p fedavg -a pixel:target=10 --attack-from 99", "Pixel.target must be a label from"),
     ("attack -p fedavg -a pixel:size=9 --dry-run", "Pixel.size must be <= 8, the image's shorter"),

@@ -26,7 +26,7 @@ def results(
     stores: list[Path] | None = None,
     where: list[str] | None = None,
     each: str = "cell",
-    format: str = "table",
+    format: str | None = None,
     columns: str | None = None,
     sort: str | None = None,
     failed: bool = False,
@@ -44,7 +44,8 @@ def results(
         where: FIELD OP VALUE, with = != < <= > >= or ~ (contains). Repeat: all must hold; by
             default everything is shown.
         each: What a line is: a cell, over its seeds, or a run.
-        format: Form of the output: table, csv, json, parquet, md, latex (for booktabs).
+        format: Form of the output: table, csv, json, parquet, md, latex (for booktabs); by default
+            that of the ending of --out, else a table.
         columns: Fields, comma-separated; by default the usual ones.
         sort: FIELD, or -FIELD for the largest first; by default the order is by system.
         failed: List the runs without a record, and why.
@@ -56,6 +57,8 @@ def results(
     from fedbench.tables.latex import as_latex
 
     require("--each", each, each in ("cell", "run"), "cell or run")
+    ending = "" if out is None else out.suffix.removeprefix(".")
+    format = format or (ending if ending in FORMATS else "table")
     require("--format", format, format in FORMATS, f"one of {', '.join(FORMATS)}")
     require("--out", out, format != "parquet" or out is not None, "a file for --format parquet")
     if out is not None:

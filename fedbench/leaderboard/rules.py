@@ -213,7 +213,7 @@ def numbered(board: Path) -> dict[int, Path]:
     listed = (board / "rules").glob("*.toml")
     paths = {int(path.stem): path for path in listed if NUMBER.fullmatch(path.stem)}
     if not paths:
-        raise ConfigError(f"{board} must be a board with rules, got none; use --board")
+        raise ConfigError(f"{board} must be a board with rules, got none; name another folder")
     return dict(sorted(paths.items()))
 
 

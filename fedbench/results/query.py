@@ -30,7 +30,7 @@ Each = Literal["cell", "run", "failure"]
 Test = Callable[[Any], bool]
 FIELDS: dict[Each, Fields] = {"cell": CELL, "run": RUN, "failure": FAILED}
 RUN_FIELDS = {name: kind for name, kind in RUN.items() if name not in CELL or name == "data_seed"}
-_READS = re.compile(r"\s*([\w.:-]+)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
+_READS = re.compile(r"\s*([\w.:-]+)\s*(!=|<=|>=|==?|<|>|~)\s*(.*?)\s*", re.DOTALL)
 _ORDERS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 REPEATED = "repeat cell and seed of a later one, perhaps with another version of a plug-in"
 _TEXTUAL = ("plug-in", "name", "texts")
@@ -174,6 +174,7 @@ class Condition:
                 "for example 'accuracy>=0.5'"
             )
         field, comparison, value = read.groups()
+        comparison = "=" if comparison == "==" else comparison
         below = _PARAMETER.fullmatch(field)
         if below is not None and fields.get(below[1]) == "plug-in":
             equals = "!=" if comparison == "!=" else "="  # parameters are in no other order

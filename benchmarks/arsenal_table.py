@@ -2,7 +2,8 @@
 
 ``fedbench sweep fedbench/presets/arsenal-mini.toml --out STORE``, then
 ``python benchmarks/arsenal_table.py STORE``: one table for each share of malicious clients; mean
-and sample standard deviation over the seeds in percent, the worst attack of each system bold.
+and sample standard deviation over the seeds in percent, the worst attack of each system bold;
+bits of the clean run.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def markdown(table: list[Row]) -> str:
     for attack in first:
         cells = [said(systems[name].get(attack)) for name in names]
         lines.append(f"| {attack} | " + " | ".join(cells) + " |")
-    bits = [next(iter(systems[name].values())) for name in names]
+    bits = [systems[name]["none"] for name in names]
     lines.append("| bits up | " + " | ".join(f"{r['uplink_bits']:.2f}" for r in bits) + " |")
     return "\n".join(lines)
 

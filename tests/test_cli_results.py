@@ -163,7 +163,7 @@ def test_several_stores_are_as_one_in_which_a_run_counts_once(
     (other / "notes.json").write_text("{")
     wanted = ("--where", "attack=none", "--where", "mechanism=none", "--where", "protocol=fedavg")
     form = ("--format", "csv", "--columns", "attack,seeds")
-    code, out, err = command("results", store, other, *wanted, *form)
+    code, out, err = command("results", store, other, other, *wanted, *form)
     assert (code, out.splitlines()) == (0, ["attack,seeds", "none,3"])
     (complaint,) = err.splitlines()
     assert complaint.startswith(f"fedbench: {other}: 1 file left out (no whole JSON), first 'notes")

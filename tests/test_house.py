@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fedbench.cli import options as opt
 from fedbench.core import registry
 from fedbench.experiment.scenario import READERS
 
@@ -356,6 +357,10 @@ def test_a_mistyped_name_does_not_wait_for_torch(words: tuple[str, ...], line: s
     assert done.returncode == 2
     assert line in done.stderr
     assert done.stdout == "False\n"
+
+
+def test_spaces_around_the_links_of_a_rule_are_no_part_of_their_names() -> None:
+    opt.require_installed({"defense": ["nnm +median", "bucketing:s=2 +krum"]})
 
 
 @pytest.mark.slow

@@ -211,7 +211,7 @@ def require_installed(given: Mapping[str, Any]) -> None:
                 if name not in (*several, *registry.names(kind)):
                     registry.plugin(kind, name)  # refuses it
                 for link in before:
-                    name = link.partition(":")[0]
+                    name = link.partition(":")[0].strip()
                     if not any(registry.points_of(either, name) for either in (kind, "prefilter")):
                         registry.plugin("prefilter", name)  # refuses it, or this process has it
     adapters.parse(given.get("adapter", adapters.NONE))

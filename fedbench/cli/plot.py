@@ -56,7 +56,7 @@ def plot(
         chosen("--kind", name, tuple(KINDS))
     for name in format or ():
         chosen("--format", name, FORMATS)
-    form = out.suffix.removeprefix(".")
+    form = out.suffix.removeprefix(".").lower()
     if form in FORMATS and not out.is_dir():
         raise ConfigError(
             f"--out must be a folder for pictures, got {str(out)!r}; write --out "

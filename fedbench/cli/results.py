@@ -57,7 +57,7 @@ def results(
     from fedbench.tables.latex import as_latex
 
     require("--each", each, each in ("cell", "run"), "cell or run")
-    ending = "" if out is None else out.suffix.removeprefix(".")
+    ending = "" if out is None else out.suffix.removeprefix(".").lower()
     format = format or (ending if ending in FORMATS else "table")
     require("--format", format, format in FORMATS, f"one of {', '.join(FORMATS)}")
     require("--out", out, format != "parquet" or out is not None, "a file for --format parquet")
@@ -67,7 +67,7 @@ def results(
     usual = USUAL[kind] if format in ("table", "md", "latex") else None
     named = usual if columns is None else [name.strip() for name in columns.split(",")]
     query = Query.parse(kind, where or [], named, sort)
-    answer = query.answer(*(stores or [Path("results")]))
+    answer = query.answer(*dict.fromkeys(stores or [Path("results")]))
     for line in answer.complaints:
         warn(line)
     page = ResultsPage(query, answer.entries, flat=columns is not None)

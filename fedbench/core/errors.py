@@ -131,8 +131,12 @@ def nearest(name: str, names: Iterable[str], otherwise: str) -> str:
 
     >>> nearest("ALIE", ["alie", "ipm"], "known: alie, ipm")
     "did you mean 'alie'?"
+    >>> nearest("alie,ipm", ["alie", "ipm"], "known: alie, ipm")
+    'for several repeat the option, each with one name'
     """
     listed = list(names)
+    if set(name.split(",")) <= set(listed) - {name}:
+        return "for several repeat the option, each with one name"
     matches = difflib.get_close_matches
     close = matches(name, listed, n=1) or matches(name.lower(), listed, n=1)
     return f"did you mean {close[0]!r}?" if close else otherwise

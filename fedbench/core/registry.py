@@ -205,8 +205,6 @@ def plugin(kind: str, name: str) -> type[Any]:
             )
         listed = f"known: {few(names(kind))}; see fedbench list {kind}s"
         hint = nearest(name, names(kind), listed)
-        if set(name.split(",")) <= set(names(kind)):
-            hint = f"for several repeat --{kind}, each with one name"
         if (kind, name) == ("defense", VOTE):
             hint = f"tables write {VOTE} for {OWN}"
         raise UnknownPluginError(f"--{kind} {name!r} is not installed; {hint}")

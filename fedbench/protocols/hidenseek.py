@@ -128,7 +128,7 @@ class HideNSeek(ScoreTraining):
     def server_step(
         self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key
     ) -> Belief:
-        """Make ``theta`` ``(1 + mean sign) / 2`` where a weight has a sign."""
+        """Set ``theta`` to ``(1 + mean sign) / 2`` where a weight has a sign."""
         alive = self._kept(shared)
         signs = aggregate[: int(alive.sum())].to(state.theta)
         theta = state.theta.masked_scatter(alive, (1 + signs) / 2)

@@ -153,9 +153,16 @@ def cut_apart(names: Sequence[str], letters: int) -> list[str]:
 
     >>> cut_apart(["FedAvg with noise, plain mean", "FedAvg with noise, the median"], 16)
     ['FedAv…plain mean', 'FedAv…the median']
+    >>> ends = ("and then it ends", "and then it stops")
+    >>> cut_apart([f"FedAvg {rule}, {end}" for rule in ("clips", "votes") for end in ends], 14)
+    ['FedA…ends 1', 'FedA…stops 1', 'FedA…ends 2', 'FedA…stops 2']
     """
     flat = [" ".join(name.split()) for name in names]
     short = _apart(sorted(set(flat)), letters)
+    for group in grouped(short, short.__getitem__).values():
+        for number, name in enumerate(group if len(group) > 1 else (), start=1):
+            end = f" {number}"
+            short[name] = cut(short[name], letters - len(end)) + end
     return [short[name] for name in flat]
 
 

@@ -507,7 +507,7 @@ def test_a_condition_holds_for_these_values(value: Any, true: list[str], false: 
         ("accuracy>high", "'accuracy>high' must compare with a number, got 'high'"),
         ("accuracy>nan", "must compare with a number, got 'nan'"),
         (f"seed<{10**400}", "must compare with a number, got '1000"),
-        ("accuracy==0.5", "must compare with a number, got '=0.5'"),
+        ("accuracy=>0.5", "must compare with a number, got '>0.5'"),
         ("accuracy>50", "must compare with a share in [0, 1], got '50'; write 0.5 for 50 %"),
         ("attack<3", "'attack<3' must compare numbers, got a field of text; use = or !="),
         ("local_models<1", "must compare numbers, got a field of true or false; use = or !="),

@@ -317,7 +317,8 @@ KEPT = [
 def test_a_rule_of_packets_answers_the_same(protocol: str, rule: str, attack: str) -> None:
     assert not needs_sums(prepare(scenario(protocol=protocol, defense=rule), "cpu"))
     whole, folded = both(protocol=protocol, defense=rule, attack=attack)
-    require_equal(whole, folded)
+    ties = protocol == "fsl" and rule.startswith("nnm+")  # means of few rankings; see docs/scale.md
+    require_equal(whole, folded, ties)
     assert whole.rounds[-1].true_positive_rate == folded.rounds[-1].true_positive_rate
 
 

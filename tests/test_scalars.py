@@ -33,6 +33,7 @@ from fedbench.protocols.zeroth_order import (
     SHORT,
     DeComFL,
     FedKSeed,
+    ServerHistory,
     ZerothOrder,
     direction,
     moved,
@@ -132,7 +133,7 @@ def test_fedkseeds_server_accumulates_and_anyone_rebuilds_its_model() -> None:
     tree = protocol.receive(FOUR, received)
     assert all(torch.equal(tree[name], leaf) for name, leaf in model.items())
     assert tree[SCALARS].tolist() == [0, 0, 0]
-    assert protocol.model_bits(FOUR, state) == 96
+    assert protocol.model_bits(FOUR, state) == (3 + 1) * 32  # scalars and the public seed
 
 
 def test_decomfl_takes_all_slopes_of_a_step_at_one_point_and_goes_along_their_mean() -> None:
@@ -233,6 +234,8 @@ def test_a_client_is_sent_what_it_missed_and_the_bits_are_those_scalars() -> Non
     # Nobody missed anything at first; client 2 missed two rounds, client 0 three and client 1 one.
     assert bits == [[0], [4 * 32], [4 * 32, 8 * 32], [12 * 32, 4 * 32]]
     assert protocol.model_bits(FOUR, state) == 4 * 32  # 16 scalars, but 4 weights
+    first = ServerHistory(state.scalars[:2], {})
+    assert protocol.model_bits(FOUR, first) == (2 + 1) * 32  # scalars and the public seed
 
 
 def test_histories_are_replayed_alike_in_every_order() -> None:

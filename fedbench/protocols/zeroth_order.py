@@ -285,8 +285,8 @@ class FedKSeed(ZerothOrder[Tensor]):
         return shared.layout.unflatten(self._rebuilt(shared, state))
 
     def model_bits(self, shared: Shared, state: Tensor) -> int:
-        """Return those of the accumulators: the rest is drawn from the seed."""
-        return 32 * self.k
+        """Return those of the accumulators and of the seed, from which the rest is drawn."""
+        return 32 * self.k + 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -401,8 +401,8 @@ class DeComFL(ZerothOrder[ServerHistory]):
         return shared.layout.unflatten(self._rebuilt(shared, state.scalars))
 
     def model_bits(self, shared: Shared, state: ServerHistory) -> int:
-        """Return those of all scalars, or of the weights where these are fewer."""
-        return 32 * min(len(state.scalars), shared.layout.d)
+        """Return those of all scalars and the seed, or of the weights where these are fewer."""
+        return 32 * min(len(state.scalars) + 1, shared.layout.d)
 
 
 def directions_of(seeds: Tensor, key: Key, d: int, like: Tensor) -> Tensor:

@@ -340,6 +340,7 @@ def test_one_seed_has_no_deviation_and_while_some_are_missing_no_table_says_wors
         assert "2 of 4 attacks of fedavg + mean are missing: the lowest accuracy is no" in text
         assert "dyn-opt ◀ lowest so far" in text
         assert "rank-reversal ◀ worst" in text  # every attack of this system has finished
+        assert "◀ worst: the lowest accuracy of an attack; ◀ lowest so far: the lowest" in text
         assert "worst case %" not in text
     assert "| dyn-opt (2 of 4 attacks) |" in report.markdown(partial)
     # seeds that are planned and not played are missing too

@@ -45,6 +45,18 @@ def test_json_has_the_same_numbers_and_nothing_else(command: Command) -> None:
     assert (sums["winner"], sums["epsilon"]) == ("secure-sum", pytest.approx(7.788, abs=1e-3))
 
 
+@pytest.mark.parametrize("typed", [("--target-epsilon", 8), ("--rounds", 10)])
+def test_without_a_mechanism_options_have_nothing_to_price(
+    typed: tuple[object, ...], command: Command
+) -> None:
+    code, out, err = command("privacy", *typed)
+    assert (code, out) == (2, "")
+    assert "--mechanism or --protocol must say what is priced, got neither" in err
+    code, out, _ = command("privacy")
+    assert code == 0
+    assert "Usage: fedbench privacy" in out
+
+
 @pytest.mark.parametrize("mechanism", ["noisy-sign:clip=3", "dp-fedavg"])  # local, and central
 def test_a_budget_is_turned_into_noise(mechanism: str, command: Command) -> None:
     typed = ("-m", mechanism, "--rounds", 10, "--target-epsilon", 2, "--format", "json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -12,11 +13,12 @@ from rich.console import Console
 from sample_records import LONG, Results, cell, rows, sample_record, sample_round
 
 from fedbench.cli import terminal as live
-from fedbench.experiment.cells import Cell, Skipped
+from fedbench.experiment.cells import Cell, Run, Skipped
 from fedbench.experiment.record import Privacy, Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.figures import systems
 from fedbench.results import summary
+from fedbench.results.store import Store
 from fedbench.sweeps.watch import Watcher
 from fedbench.tables import columns, report
 from fedbench.tables.columns import ACCURACY
@@ -338,6 +340,7 @@ def test_one_seed_has_no_deviation_and_while_some_are_missing_no_table_says_wors
         assert "2 of 4 attacks of fedavg + mean are missing: the lowest accuracy is no" in text
         assert "dyn-opt ◀ lowest so far" in text
         assert "rank-reversal ◀ worst" in text  # every attack of this system has finished
+        assert "◀ worst: the lowest accuracy of an attack; ◀ lowest so far: the lowest" in text
         assert "worst case %" not in text
     assert "| dyn-opt (2 of 4 attacks) |" in report.markdown(partial)
     # seeds that are planned and not played are missing too
@@ -425,11 +428,13 @@ def test_outside_a_terminal_each_run_is_a_plain_line() -> None:
     )
 
 
-def test_a_run_has_a_line_until_it_moves_to_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_has_a_line_until_it_moves_to_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     console, of = terminal(), cell("fedavg", "mean", "dyn-opt")
-    watcher = live.watcher(console, [of], [0, 1])
+    watcher = live.watcher(console, [of], [0, 1], Store(tmp_path))
     watcher.started(of, 0)
     for step in range(10):
         watcher.round(of, 0, sample_round(step, 0.5 if step == 4 else None))
@@ -448,6 +453,17 @@ def test_a_run_has_a_line_until_it_moves_to_the_table(monkeypatch: pytest.Monkey
     assert lines[0].startswith("2 of 2 runs done")
     assert not any("round" in one for one in lines)
     assert any(single(one) == "dyn-opt ◀ worst 10.2 ± 0.0 n/a" for one in lines)
+
+
+def test_runs_that_had_a_record_are_in_the_table_of_the_display(tmp_path: Path) -> None:
+    console, clean, of = terminal(), cell("fedavg", "mean", "none"), cell("fedavg", "mean", "alie")
+    store = Store(tmp_path)
+    record(clean, 0, 0.9).write(tmp_path).rename(store.path(Run(clean, 0)))
+    watcher = live.watcher(console, [clean, of], [0], store)
+    watcher.recorded(clean, 0)
+    assert "none (clean) 90.0" in map(single, drawn(watcher, console))
+    watcher.finished(of, record(of, 0, 0.7))
+    assert "alie ◀ worst 70.0 20.0" in map(single, drawn(watcher, console))
 
 
 def test_the_display_counts_runs_that_failed() -> None:
@@ -477,10 +493,10 @@ def test_as_many_of_the_last_rows_are_shown_as_fit_the_height() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("height", [8, 12, 16, 24])
-def test_the_display_fits_the_height_and_keeps_the_last_rows(height: int) -> None:
+def test_the_display_fits_the_height_and_keeps_the_last_rows(height: int, tmp_path: Path) -> None:
     console = terminal(height)
     cells = [cell(LONG, "mean", f"sign-flip:scale={i}.0") for i in range(1, 20)]
-    watcher = live.watcher(console, cells, [0, 1])
+    watcher = live.watcher(console, cells, [0, 1], Store(tmp_path))
     for of in cells:
         watcher.finished(of, record(of, 0, 0.5))
         watcher.started(of, 1)

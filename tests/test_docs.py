@@ -52,6 +52,20 @@ def test_every_relative_link_leads_somewhere() -> None:
     assert broken == []
 
 
+def test_the_readme_counts_what_is_installed() -> None:
+    page = (ROOT / "README.md").read_text()
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        points = tomllib.load(file)["project"]["entry-points"]
+    attacks = points["fedbench.attacks"].keys() - {"none"}
+    assert f"| attacks | {len(attacks)} | " in page
+    rules = points["fedbench.defenses"].keys() - {"mean"}
+    prefilters = points["fedbench.prefilters"].keys() - {"oracle"}  # which no server has
+    assert f"| robust rules, prefilters | {len(rules)}, {len(prefilters)} | " in page
+    protocols = points["fedbench.protocols"]
+    kinds = {registry.plugin("protocol", name).sends for name in protocols}
+    assert f"| what is sent | {len(protocols)} protocols, {len(kinds)} kinds of messages | " in page
+
+
 def test_the_errata_name_code_and_tests_that_exist() -> None:
     text = prose(ERRATA)
     tests = "\n".join(path.read_text() for path in ROOT.glob("tests/*.py"))

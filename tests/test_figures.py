@@ -417,6 +417,17 @@ def test_the_front_goes_up_in_steps_and_ends_at_the_right() -> None:
     assert axes.lines[0].get_drawstyle() == "steps-post"
 
 
+def test_a_system_that_nobody_attacked_is_on_the_front_only_where_nobody_was_attacked() -> None:
+    def front(table: Sequence[summary.Row]) -> list[float]:
+        (axes,) = bits.compose(table).axes
+        (steps,) = [line for line in axes.lines if line.get_drawstyle() == "steps-post"]
+        return drawn_at(steps)[1]
+
+    spared = ended({cell("fedavg", "median", "none"): 0.99})
+    assert front(spared) == [99, 99]
+    assert front([*small(), *spared]) == front(small()) == [72, 72]
+
+
 # labels
 
 

@@ -1697,7 +1697,7 @@ def test_submit_writes_an_entry_that_check_finds_good_and_refuses_it_twice(
     code, said, _ = leaderboard("submit", out, *WHO, *there)
     assert code == 0
     (path,) = (board / "closed" / "tiny").glob("*.json")
-    assert f"fedbench leaderboard check {path}" in said
+    assert f"fedbench leaderboard render {board} && fedbench leaderboard check {board};" in said
     assert "worst case 60.0 [50.0, 70.0] %, under sign-flip" in said
     code, said, _ = leaderboard("check", "--own-rules", board)
     assert (code, "1 checked, 0 refused" in said.splitlines()) == (0, True)

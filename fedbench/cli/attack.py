@@ -163,7 +163,7 @@ def play(
         console.print(f"{existing} of {len(planned)} runs have a record in {out} already")
     with (
         tracking(track, plan.title, out) as trackers,
-        watcher(console, cells, plan.seeds) as watch,
+        watcher(console, cells, plan.seeds, store) as watch,
     ):
         followed = Following(watch, trackers)
         records, failed = play_each(cells, plan.seeds, options, followed, out)

@@ -202,7 +202,7 @@ def reproduce(
     for stage in dict.fromkeys(part.stage for part in missing):
         cells = {part: cell(claimed.entry, part.attack) for part in missing if part.stage == stage}
         seeds = [record.scenario.seed for record in claimed.of(next(iter(cells)))]
-        with watcher(console, list(cells.values()), seeds, table=False) as watch:
+        with watcher(console, list(cells.values()), seeds) as watch:
             comparisons += play_again(claimed, cells, seeds, options, watch, out)
     if len(comparisons) < len(chosen):
         print("fedbench: stopped, the entry is as it was", file=sys.stderr)
@@ -316,7 +316,7 @@ def reveal(
         for seeds in dict.fromkeys(tuple(target.entry.seeds) for target in targets):
             group = [target for target in targets if tuple(target.entry.seeds) == seeds]
             cells = list(dict.fromkeys(target.cell for target in group))
-            with watcher(console, cells, seeds, table=False) as watch:
+            with watcher(console, cells, seeds) as watch:
                 records, failures = play_each(cells, seeds, options, watch, out)
             failed += len(failures)
             for target in group:

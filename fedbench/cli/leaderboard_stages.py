@@ -135,7 +135,10 @@ def tell(done: Submission, dry_run: bool) -> int:
     print(f"{'would be' if dry_run else 'wrote'} {path}, its records beside it")
     print(f"worst case {spread(entry.score.worst)} %, under {short(entry, entry.score.attack)}")
     if not dry_run:
-        print(f"next: fedbench leaderboard check {path}; then open a pull request")
+        steps = " && ".join(
+            f"fedbench leaderboard {verb} {done.board}" for verb in ("render", "check")
+        )
+        print(f"next: {steps}; then open a pull request with all that changed")
     return 0
 
 

@@ -102,6 +102,11 @@ def privacy(
     """
     fields = context.obj
     if fields["mechanism"] is None and fields["protocol"] is None:
+        if target_epsilon is not None or opt.typed(context):
+            raise ConfigError(
+                "--mechanism or --protocol must say what is priced, got neither; see fedbench list "
+                "mechanisms"
+            )
         print(context.get_help())
         return
 

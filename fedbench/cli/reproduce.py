@@ -172,7 +172,7 @@ def play(
     cells = {s: Cell(s) for claim in claims for s in exhibit.scenarios(claim, scale)}
     unique = {cell.resolved: cell for cell in cells.values()}
     engine = players(len(unique) * len(chosen)) if players else None
-    with watcher(console, list(unique.values()), chosen, table=False) as watch:
+    with watcher(console, list(unique.values()), chosen) as watch:
         records, failed = play_each(
             list(unique.values()), chosen, options, watch, folder, engine=engine
         )

@@ -125,7 +125,7 @@ def sweep(
         make_engine(engine, options, len(everything), address, gpus_per_run) as players,
         Store(folder) as store,
         tracking(track or (), plan.title, folder) as trackers,
-        watcher(console, cells, plan.seeds, table=False) as watch,
+        watcher(console, cells, plan.seeds) as watch,
     ):
         tally = Sweep(
             engine=players,

@@ -33,18 +33,20 @@ if TYPE_CHECKING:
     from fedbench.experiment.cells import Cell
     from fedbench.experiment.measurements import Round
     from fedbench.experiment.record import Record
+    from fedbench.results.store import Store
     from fedbench.results.summary import Row
 
 
 def watcher(
-    console: Console, cells: list[Cell], seeds: Sequence[int], table: bool = True
+    console: Console, cells: list[Cell], seeds: Sequence[int], store: Store | None = None
 ) -> Watcher:
     """Return a live display for a terminal, and otherwise one that prints a line for each run.
 
-    With ``table`` it shows the results so far; for thousands of runs they are too many.
+    With a ``store`` it shows the results so far, those that were there already read from it; for
+    thousands of runs they are too many.
     """
     if console.is_terminal:
-        return TerminalWatcher(console, cells, seeds, table)
+        return TerminalWatcher(console, cells, seeds, store)
     return PlainWatcher(console, len(cells) * len(seeds))
 
 
@@ -155,17 +157,17 @@ class TerminalWatcher(Watcher):
     """
 
     def __init__(
-        self, console: Console, cells: list[Cell], seeds: Sequence[int], table: bool = True
+        self, console: Console, cells: list[Cell], seeds: Sequence[int], store: Store | None = None
     ) -> None:
         self.console = console
         self.cells = cells
-        self.table = table
+        self.store = store
         self.seeds = len(seeds)
         self.start = time.monotonic()
         self.running: dict[tuple[Cell, int], Progress] = {}
         self.ended: dict[tuple[Cell, int], str] = {}  # found, finished or failed
         self.records: dict[Cell, list[Record]] = {}
-        self.rows: list[Row] = []
+        self.rows: list[Row] | None = []  # None where a record came since they were drawn
         self._lock = threading.Lock()  # Live draws in a thread of its own
         self._live = Live(self, console=console, transient=True, refresh_per_second=4)
 
@@ -185,9 +187,13 @@ class TerminalWatcher(Watcher):
         self.ended[cell, seed] = how
 
     def recorded(self, cell: Cell, seed: int) -> None:
-        """Count a run whose record exists."""
+        """Count a run whose record exists, and show it in the table."""
+        from fedbench.experiment.cells import Run
+
+        record = None if self.store is None else self.store.record(Run(cell, seed))
         with self._lock:
             self._end(cell, seed, "found")
+            self._show(cell, record)
 
     def started(self, cell: Cell, seed: int) -> None:
         """Add a line for a run, unless its record was faster, which came by another queue."""
@@ -206,13 +212,14 @@ class TerminalWatcher(Watcher):
 
     def finished(self, cell: Cell, record: Record) -> None:
         """Move a run from the lines to the table."""
-        from fedbench.results import summary
-
         with self._lock:
             self._end(cell, record.scenario.seed, "finished")
-            if self.table:
-                self.records.setdefault(cell, []).append(record)
-                self.rows = summary.rows(self.cells, self.records, self.seeds)
+            self._show(cell, record)
+
+    def _show(self, cell: Cell, record: Record | None) -> None:
+        if self.store is not None and record is not None:
+            self.records.setdefault(cell, []).append(record)
+            self.rows = None
 
     def failed(self, cell: Cell, seed: int, message: str) -> None:
         """Print the failure above the display, where it stays."""
@@ -228,6 +235,8 @@ class TerminalWatcher(Watcher):
             yield from console.render(part, options)
 
     def _parts(self, options: ConsoleOptions, height: int, now: float) -> Iterator[RenderableType]:
+        from fedbench.results import summary
+
         flat = options.update(no_wrap=True)  # a wrapped name would push the last rows out
         shown = list(self.running.values())[: max(1, height // 3)]
         lines = Table.grid(padding=(0, 2, 0, 0))
@@ -248,6 +257,8 @@ class TerminalWatcher(Watcher):
             yield Text(f"and {hidden} more")
         yield self._overall(now - self.start)
         rest = height - len(shown) - 3  # what is hidden, the line for all runs, a blank one
+        if self.rows is None:
+            self.rows = summary.rows(self.cells, self.records, self.seeds)
         if rows := last_rows(self.rows, rest):
             yield ""
             yield grid(results("", rows, ACCURACY), flat)

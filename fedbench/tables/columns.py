@@ -245,9 +245,11 @@ def captions(rows: Sequence[Row], shown: Collection[ReportColumn] | None = None)
             explained["±"] = spread if seeds > 1 else "n/a: one seed"
             lowest = f"{WORST}: {LOWEST}"
             if any(row.missing for row in rows):
-                lowest = (
+                so_far = (
                     f"{SO_FAR}: the lowest accuracy, of a system whose attacks are not all played"
                 )
+                whole = any(mark(row) == WORST for row in rows)
+                lowest = f"{lowest}; {so_far}" if whole else so_far
             explained["impact"] = f"clean minus attacked, in percentage points; {lowest}"
             if seeded(rows):
                 explained["by seed"] = BY_SEED

@@ -194,7 +194,8 @@ RANDOMNESS = "fe290beca10872ef2fb164d2aa4442de4566183ec51c56ff3cd603d930e54fdd"
 # Of which the value is the hash, but which nobody signed.
 FORGED = {
     "one byte": "ab",
-    "no point": SIGNATURE[:-1] + "8",
+    "no point": SIGNATURE[:-1] + "c",  # no y belongs to this x
+    "leading zeros": "0000" + SIGNATURE,  # the same number, and another hash for every length
     "infinity": "c0" + 47 * "00",
     "another point": "9" + SIGNATURE[1:],  # the negative one
     # plus (0, 2), which is of order 3: no pairing sees it, and 2**125 points are like it
@@ -205,7 +206,7 @@ FORGED = {
 }
 
 
-@pytest.mark.edges("one byte", "outside the group", "no point", "infinity")
+@pytest.mark.edges("one byte", "outside the group", "no point", "leading zeros", "infinity")
 @pytest.mark.parametrize("kind", FORGED)
 def test_a_value_of_drand_that_the_chain_did_not_sign_is_refused(board: Path, kind: str) -> None:
     freeze(board, "2026", "drand quicknet round 1000", [])
@@ -219,7 +220,8 @@ def test_a_signature_of_another_round_or_chain_is_refused(board: Path) -> None:
     with pytest.raises(ConfigError, match="must be that of drand quicknet round 1001"):
         draw(board, "2026", RANDOMNESS, SIGNATURE)
     far = f"drand quicknet round {10**10}"  # whose time has no date
-    for source in ("drand default round 7", "drand: quicknet round 7", "Beacon: DRAND 7", far):
+    sources = ("drand default round 7", "drand: quicknet round 7", "Beacon: DRAND 7", far)
+    for source in (*sources, "drand quicknet round 0", "drand quicknet round 0999"):
         with pytest.raises(ConfigError, match="must read drand quicknet round"):
             freeze(board, "2027", source, [])
 

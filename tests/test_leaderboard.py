@@ -1632,7 +1632,7 @@ def test_a_plan_that_cannot_be_is_refused() -> None:
         (RULES_OF, "tiny", {"protocol": "fls"}, "did you mean"),
         (versions(BOARD)[3], "digits", bits, "needs a protocol that sends bits"),
         (misfit, "tiny", {"protocol": "signsgd"}, r"must fit, got .*rank-reversal"),
-        (misfit, "tiny", {"protocol": "fsl"}, "version 1 must name attacks on Rankings, .*got none"),
+        (misfit, "tiny", {"protocol": "fsl"}, "must name attacks on Rankings, .*got none"),
     ):
         with pytest.raises(ConfigError, match=message):
             plan(rules, track, system)

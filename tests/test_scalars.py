@@ -286,6 +286,8 @@ def test_the_largest_scalars_stay_where_one_is_too_many_or_is_no_number() -> Non
     assert blank.nearest(torch.tensor([[1.0, 2, -3, 4]])).x.tolist() == [[0, 2, -3, 4]]
     pair = Scalars(torch.zeros(1, 3), 1).nearest(torch.tensor([[1.0, torch.nan, 2.0]]))
     assert pair.x.isnan().tolist() == [[False, True, False]]
+    longest = Scalars(torch.zeros(1, 2), 1).nearest(torch.tensor([[3.4028235e38, torch.inf]]))
+    assert longest.x.tolist() == [[0, torch.inf]]
     # of 9 directions, 4 bits a number, 8 pairs are as long as all scalars, 288 bits
     assert [Scalars(torch.zeros(1, 9), most).paired for most in (7, 8, 9)] == [True, False, False]
 

@@ -249,7 +249,8 @@ def test_a_ranking_stage_is_planned_from_the_seeds_that_were_drawn(board: Path) 
 def test_a_plan_of_a_ranking_stage_has_the_system_of_the_entry_on_the_drawn_seeds(
     board: Path,
 ) -> None:
-    system = {"protocol": "signsgd:lr=0.02", "defense": "median", "server_checks": "range"}
+    system: dict[str, Any] = {"protocol": "signsgd:lr=0.02", "defense": "median"}
+    system |= {"server_checks": "range"}
     first = [
         played(attack, seed, ACCURACIES[attack], **system)
         for attack in ATTACKS

@@ -772,7 +772,7 @@ class Regrets(Counts):
         """Send the answer of the look."""
         assert view.looked is not None
         assert not view.looked.requires_grad
-        assert view.looked.unique().tolist() == [1]
+        assert bool((view.looked == 1).all())
         ANSWERS[-1].data.fill_(9)
         return view.own.nearest(view.looked.expand(len(view.own), -1)), memory
 
@@ -783,7 +783,7 @@ def test_an_answer_of_a_look_is_what_it_was_when_it_was_given() -> None:
         scenario(protocol="fedpm", attack=Regrets(), rounds=1), stream=True, chunk=1
     ).rounds
     assert played.malicious > 1  # one after the other
-    assert ANSWERS[0].unique().tolist() == [9]
+    assert bool((ANSWERS[0] == 9).all())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from scipy.stats import binom, norm
 
 from fedbench.privacy.amplification import (
     SLACK,
+    concave_hull,
     cube,
     envelope,
     inverse_marginal,
@@ -217,6 +218,68 @@ def test_no_split_of_the_sensitivity_exceeds_the_envelope(sigma: float, c: float
             bound = d * envelope(alphas, float(((left - right) ** 2).mean()), sigma, c)
             spent = [float(renyi_bernoulli(a, p, q).sum()) for a in alphas]
             assert (np.array(spent) <= bound * (1 + 1e-9)).all()
+
+
+def test_a_concave_hull_begins_at_the_origin_and_ends_at_the_largest_value() -> None:
+    x = np.array([1.0, 2.0, 4.0])
+    y = np.array([3.0, 1.0, 6.0])
+    for at, expected in ((0, 0), (0.5, 1.5), (1, 3), (2, 4), (3, 5), (4, 6), (9, 6)):
+        assert concave_hull(x, y, at) == pytest.approx(expected)  # 2 is below the line from 1 to 4
+    assert concave_hull(x, np.array([3.0, 1.0, 2.0]), 9.0) == 3
+
+
+def test_the_envelope_is_between_nothing_and_the_cube_where_its_grid_reaches() -> None:
+    assert envelope([2.0, 9.0], 0.0, 0.3, 0.2).tolist() == [0, 0]
+    whole = envelope([2.0, 9.0], 0.6**2, 0.3, 0.2)
+    np.testing.assert_array_equal(envelope([2.0, 9.0], 4 * 0.6**2, 0.3, 0.2), whole)
+    corners = r_alpha([2.0, 9.0], float(marginal(0.2, 0.3, 0.2)))
+    np.testing.assert_allclose(whole, corners * (1 + SLACK))
+    # p(c) is c without noise; the sides of 0.4998 and 0.4997 are 4e-4 and 6e-4
+    for c, reached in ((0.9e-6, False), (1.1e-6, True), (0.4998, False), (0.4997, True)):
+        assert np.isfinite(envelope([2.0], 1e-9, 0.0, c)).all() == reached, c
+
+
+def test_no_place_of_a_coordinate_between_two_points_of_the_grid_exceeds_the_envelope() -> None:
+    for sigma, c in ((0.05, 0.4), (0.1, 0.05), (0.03, 0.3)):
+        left = np.linspace(c, 1 - c - 1e-3, 20_001)  # 1e-3 apart
+        odds = [(marginal(t, sigma, c), marginal(1 - t, sigma, c)) for t in (left, left + 1e-3)]
+        p, q = ((np.log(ones), np.log(zeros)) for ones, zeros in odds)
+        for alpha in (2.0, 300.0):
+            most = max(renyi_bernoulli(alpha, p, q).max(), renyi_bernoulli(alpha, q, p).max())
+            assert envelope([alpha], 1e-6, sigma, c)[0] >= most
+
+
+def test_constants_are_no_less_than_any_slope_between_the_points_of_their_grid() -> None:
+    sigma = 1e-3
+    theta = np.linspace(1e-3, 4e-3, 300_001)  # the largest slopes are near the clip at 0.001
+    p = marginal(theta, sigma, 1e-3)
+    slope = marginal_slope(theta, sigma, 1e-3)
+    logit = ((slope / (2 * p * (1 - p))) ** 2).max()
+    probit = ((slope / norm.pdf(norm.ppf(p))) ** 2).max()
+    assert 1 <= logit_constant(sigma, 1e-3) / logit < 1 + 1e-8
+    assert 1 <= probit_constant(sigma, 1e-3) / probit < 1 + 1e-8
+
+
+def test_every_term_of_a_round_of_masks_is_that_of_its_bound() -> None:
+    sigma = 0.5
+    terms = mask_rdp([4.0], 3, sigma, 0.2, 0.6).terms  # a Delta²/2 = 4 * 0.36 / 2
+    p = float(marginal(0.2, sigma, 0.2))
+    assert 0.3 < p < 0.4
+    exact = 3 * math.log(p**4 * (1 - p) ** -3 + (1 - p) ** 4 * p**-3) / 3
+    assert terms["randomized-response"][0] == pytest.approx(exact)
+    assert terms["envelope"][0] == 3 * envelope([4.0], 0.12, sigma, 0.2)[0]  # 0.36/3 each
+    assert terms["logit"][0] == pytest.approx(0.72 * logit_constant(sigma, 0.2))
+    assert terms["probit"][0] == pytest.approx(0.72 * probit_constant(sigma, 0.2))
+    assert terms["gaussian"][0] == pytest.approx(0.72 / 0.25)
+
+
+def test_the_papers_bound_has_the_clip_and_no_more_than_the_cube() -> None:
+    # of 4 masks with c = 0.2: Delta = 0.6 * 2, and r_2(0.2) = ln(0.2²/0.8 + 0.8²/0.2)
+    assert paper_rdp([2.0], 4, 2.0, 0.2).tolist() == pytest.approx([1.2**2 / 4])
+    assert paper_rdp([2.0], 4, 2.0, 0.2, 100.0).tolist() == pytest.approx([1.2**2 / 4])
+    assert paper_rdp([2.0], 4, 2.0, 0.2, 0.5).tolist() == pytest.approx([0.5**2 / 4])
+    for sigma in (0.1, 0.0):
+        assert paper_rdp([2.0], 4, sigma, 0.2).tolist() == pytest.approx([4 * math.log(3.25)])
 
 
 CUBE = [  # d, sigma/Delta, the paper's bound, exact (notes 3.5 ii, which prints 2.04), delta 1e-5

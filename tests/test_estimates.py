@@ -11,14 +11,14 @@ from torch import Tensor
 
 import fedbench
 from fedbench.api import Attack, AttackView, Batches, Knowledge, Protocol, ServerView
-from fedbench.core.errors import ConfigError
+from fedbench.core.errors import ConfigError, IllegalPayloadError
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
-from fedbench.payload import CoordinatedPatches, Patch, Payload, SparsePatches
+from fedbench.payload import CoordinatedPatches, Patch, Payload, SeededPatches, SparsePatches
 from fedbench.payload.sparse import chosen
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.protocols.estimates import ByzDashaPage, ByzEF21
@@ -302,6 +302,32 @@ def test_patches_of_the_coordinates_that_were_asked_for_cannot_be_others() -> No
     assert sent.values().tolist() == [[1.0, 5.0, 6.0, 4.0]]
     assert sent.nearest(torch.tensor([[9.0, 8.0, 7.0, 6.0]])).values().tolist() == [[1, 8, 7, 4]]
     assert "seeds" not in sent.headers()
+
+
+def test_patches_are_of_what_is_remembered_of_their_own_client_and_keep_the_rest() -> None:
+    remembered = torch.tensor([[1.0] * 4, [2.0] * 4, [3.0] * 4])
+    index = torch.tensor([[1], [2], [3]])
+    entries = torch.tensor([[5.0], [torch.inf], [7.0]])
+    rest = torch.tensor([[8.0], [8.0], [9.0]])
+    sent = SparsePatches(index, entries, rest, 4, remembered=remembered)
+    assert "remembered" not in sent.travelling()
+    received, accepted = sent.receive(sent.encode(), "finite")
+    assert accepted.tolist() == [True, False, True]
+    assert received.values().tolist() == [[1, 5, 1, 1, 8], [3, 3, 3, 7, 9]]
+    seeded = SeededPatches(entries[:1], index[:1], rest[:1], 4, remembered=remembered[:1])
+    assert seeded.values()[0].tolist() == [
+        *(5 if i in seeded.indices() else 1 for i in range(4)),
+        8,
+    ]
+    asked = CoordinatedPatches(entries[:1], rest[:1], 4, 7, remembered=remembered[:1])
+    moved = [6 if i in asked.indices() else 1 for i in range(4)]
+    assert asked.nearest(torch.tensor([[6.0, 6, 6, 6, 4]])).values()[0].tolist() == [*moved, 4]
+    for patch in (sent, seeded, asked):
+        patch.check()
+        with pytest.raises(IllegalPayloadError, match="remembered"):
+            dataclasses.replace(patch, remembered=torch.zeros(len(patch), 5)).check()
+    with pytest.raises(IllegalPayloadError, match="at most d = 4, got 5"):
+        dataclasses.replace(asked, entries=torch.zeros(1, 5)).check()
 
 
 @pytest.mark.slow

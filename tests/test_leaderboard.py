@@ -980,11 +980,19 @@ def test_what_a_killed_submission_leaves_is_cleared_by_the_next(board: Path) -> 
     mine.unlink()  # the archive is there, the entry was not written any more
     theirs.rename(board / "other.json")
     mine.with_name(f".{mine.name}.a1b2c3d_").write_text("{")
+    more = kept(board, [*runs(), *(played("noise", seed, 0.6) for seed in (0, 1, 2))], name="More")
+    more.unlink()
+    cut_off = more.with_name("signsgd-0123456789ab.jsonl.gz")
+    cut_off.write_bytes(b"no records")
+    boards.ranking(mine).write_bytes(boards.archive(mine).read_bytes())
     assert found(board) == {"path"}
     path = kept(board, name="Another name")
     assert path != mine
     assert not boards.archive(mine).exists()
-    assert boards.archive(theirs).exists()  # whatever is of others is theirs to clear
+    others = (boards.archive(theirs), boards.archive(more), boards.ranking(mine), cut_off)
+    assert all(packed.exists() for packed in others)  # what is not just of these records stays
+    for packed in others[1:]:
+        packed.unlink()
     (board / "other.json").rename(theirs)
     assert found(board) == set()
     hidden = mine.with_name(".hidden.json")  # no file that a killed writer leaves
@@ -1608,6 +1616,14 @@ def test_a_plan_has_just_the_mandatory_cells() -> None:
     assert text.splitlines()[0] == head
 
 
+def test_a_plan_has_the_seeds_and_the_scenario_of_its_track() -> None:
+    far = TRACK_1 | {"name": "far", "seeds": [4, 7, 9, 11], "scenario": TRACK | {"rounds": 9}}
+    rules = Rules.model_validate(RULES_1 | {"track": [TRACK_1, far]})
+    sweep = Plan.of(tomllib.loads(plan(rules, "far", {"protocol": "signsgd"})), "plan")
+    assert sweep.seeds == (4, 7, 9, 11)
+    assert {each.scenario.rounds for each in sweep.cells()[0]} == {9}
+
+
 def test_a_plan_that_cannot_be_is_refused() -> None:
     misfit = Rules.model_validate(RULES_1 | {"ensemble": {"SignBits": ["none", "rank-reversal"]}})
     bits = {"protocol": "fsl", "mechanism": "randomized-response"}
@@ -1616,6 +1632,7 @@ def test_a_plan_that_cannot_be_is_refused() -> None:
         (RULES_OF, "tiny", {"protocol": "fls"}, "did you mean"),
         (versions(BOARD)[3], "digits", bits, "needs a protocol that sends bits"),
         (misfit, "tiny", {"protocol": "signsgd"}, r"must fit, got .*rank-reversal"),
+        (misfit, "tiny", {"protocol": "fsl"}, "must name attacks on Rankings, .*got none"),
     ):
         with pytest.raises(ConfigError, match=message):
             plan(rules, track, system)
@@ -1627,6 +1644,15 @@ def test_records_find_their_track_by_their_data() -> None:
     assert infer(runs(), Rules.model_validate(RULES_1 | {"track": twins}), "closed") == "tiny"
     assert infer(runs(dataset="mnist"), RULES_OF, "closed") == "mnist"
     assert infer(runs(), RULES_OF, "open") == "digits"
+
+
+def test_records_are_judged_on_the_track_that_was_asked_for(board: Path) -> None:
+    twins = [TRACK_1 | {"name": name} for name in ("near", "far")]
+    (board / "rules" / "1.toml").write_text(tomli_w.dumps(RULES_1 | {"track": twins}))
+    for track, judged in ((None, "near"), ("near", "near"), ("far", "far")):
+        done = submit(runs(), SAID.model_dump(), board, "closed", track)
+        assert done.entry is not None, done.findings
+        assert done.entry.track == judged
 
 
 def test_the_schemas_in_the_repository_are_current(tmp_path: Path, command: Command) -> None:

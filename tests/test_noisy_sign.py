@@ -57,11 +57,11 @@ def test_no_two_vectors_exceed_any_bound(z: float, adjacency: Adjacency) -> None
                     assert cost <= term[i] * (1 + 1e-7), name
 
 
-@pytest.mark.slow
 def test_one_sign_is_randomized_response_and_many_are_two_over_pi_of_a_gaussian() -> None:
+    orders = ORDERS[::40]
     for z in (0.05, 0.5, 1.0, 30.0):
-        bit = sign_rdp(ORDERS, 1, z)
-        exact = r_alpha(ORDERS, float(norm.sf(1 / z)))
+        bit = sign_rdp(orders, 1, z)
+        exact = r_alpha(orders, float(norm.sf(1 / z)))
         np.testing.assert_allclose(bit.epsilon, exact, rtol=1e-6)
         np.testing.assert_allclose(bit.terms["envelope"], exact * (1 + SIGN_SLACK), rtol=1e-6)
     alpha = np.array([1.5, 2.0, 4.0])

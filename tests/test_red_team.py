@@ -36,7 +36,7 @@ from test_leaderboard import (
 )
 
 from fedbench.core.errors import ConfigError
-from fedbench.experiment.cells import Cell
+from fedbench.experiment.cells import Cell, Run
 from fedbench.experiment.measurements import Timing
 from fedbench.experiment.record import Record, Source
 from fedbench.experiment.scenario import Scenario, code_version
@@ -194,7 +194,8 @@ RANDOMNESS = "fe290beca10872ef2fb164d2aa4442de4566183ec51c56ff3cd603d930e54fdd"
 # Of which the value is the hash, but which nobody signed.
 FORGED = {
     "one byte": "ab",
-    "no point": SIGNATURE[:-1] + "8",
+    "no point": SIGNATURE[:-1] + "c",  # no y belongs to this x
+    "leading zeros": "0000" + SIGNATURE,  # the same number, and another hash for every length
     "infinity": "c0" + 47 * "00",
     "another point": "9" + SIGNATURE[1:],  # the negative one
     # plus (0, 2), which is of order 3: no pairing sees it, and 2**125 points are like it
@@ -205,7 +206,7 @@ FORGED = {
 }
 
 
-@pytest.mark.edges("one byte", "outside the group", "no point", "infinity")
+@pytest.mark.edges("one byte", "outside the group", "no point", "leading zeros", "infinity")
 @pytest.mark.parametrize("kind", FORGED)
 def test_a_value_of_drand_that_the_chain_did_not_sign_is_refused(board: Path, kind: str) -> None:
     freeze(board, "2026", "drand quicknet round 1000", [])
@@ -219,7 +220,8 @@ def test_a_signature_of_another_round_or_chain_is_refused(board: Path) -> None:
     with pytest.raises(ConfigError, match="must be that of drand quicknet round 1001"):
         draw(board, "2026", RANDOMNESS, SIGNATURE)
     far = f"drand quicknet round {10**10}"  # whose time has no date
-    for source in ("drand default round 7", "drand: quicknet round 7", "Beacon: DRAND 7", far):
+    sources = ("drand default round 7", "drand: quicknet round 7", "Beacon: DRAND 7", far)
+    for source in (*sources, "drand quicknet round 0", "drand quicknet round 0999"):
         with pytest.raises(ConfigError, match="must read drand quicknet round"):
             freeze(board, "2027", source, [])
 
@@ -242,6 +244,48 @@ def test_a_ranking_stage_is_planned_from_the_seeds_that_were_drawn(board: Path) 
     assert [cell.attack for cell in plan.cells()[0]] == ["none", "sign-flip"]
     other = season.seeds("large", SEEDS)
     assert set(other).isdisjoint(plan.seeds)
+
+
+def test_a_plan_of_a_ranking_stage_has_the_system_of_the_entry_on_the_drawn_seeds(
+    board: Path,
+) -> None:
+    system: dict[str, Any] = {"protocol": "signsgd:lr=0.02", "defense": "median"}
+    system |= {"server_checks": "range"}
+    first = [
+        played(attack, seed, ACCURACIES[attack], **system)
+        for attack in ATTACKS
+        for seed in (0, 1, 2)
+    ]
+    done = submit(first, SAID.model_dump(), board, "closed")
+    assert done.entry is not None, done.findings
+    path = done.write()
+    seeds = drawn(board, path)
+    text = ranking_plan(path)
+    assert text.startswith("# 2 attacks, the clean run included, x 12 seeds = 24 runs")
+    plan = Plan.of(tomllib.loads(text), "plan")
+    cells, skipped = plan.cells()
+    assert (list(plan.seeds), skipped) == (seeds, [])
+    assert [each.attack for each in cells] == ["none", "sign-flip"]
+    for each, scored in zip(cells, ("none", done.entry.score.attack), strict=True):
+        changes = {"attack": scored, "seed": seeds[-1], "data_seed": seeds[-1]}
+        assert Run(each, seeds[-1]).resolved == done.entry.scenario.model_copy(update=changes)
+
+
+def test_a_ranking_stage_is_played_once(board: Path) -> None:
+    path = ranked(board)
+    for again in (lambda: complete(path, []), lambda: ranking_plan(path)):
+        with pytest.raises(ConfigError, match="must be without a ranking stage, got that of 2026"):
+            again()
+
+
+def test_an_entry_of_the_open_division_gets_no_ranking_stage(board: Path) -> None:
+    named = RULES | {"track": [TRACK_1 | {"name": "digits"}]}  # as an open entry on this data set
+    (board / "rules" / "1.toml").write_text(tomli_w.dumps(named))
+    done = submit(stage([0, 1, 2]), SAID.model_dump(), board, "open")
+    path = done.write()
+    drawn(board, path)
+    with pytest.raises(ConfigError, match="an entry of the open division has no ranking stage"):
+        complete(path, [])
 
 
 # Ten classes of cheats. Each gets a board and ends with what becomes of the entry.
@@ -674,6 +718,8 @@ def test_the_second_stage_is_of_the_same_code_and_plug_ins(board: Path) -> None:
     later = stage(seeds, ("none", "sign-flip"))
     newer = [changed(r, environment__fedbench="9.9+0123456789ab") for r in later]
     assert "one system" in {f.rule for f in errors(complete(path, newer).findings)}
+    elsewhere = [changed(r, environment__device="GPU") for r in later]  # all of them
+    assert {f.rule for f in errors(complete(path, elsewhere).findings)} == {"device"}
     file = {"module": "mine", "package": "p", "version": "1", "url": "", "sha256": "a" * 64}
     other = [changed(r, sources=[file]) for r in later]
     assert "one system" in {f.rule for f in errors(complete(path, other).findings)}

@@ -284,6 +284,36 @@ def test_pairs_are_scalars_and_numbers_of_directions() -> None:
     assert largest.x.tolist() == [[0, -5, 3, 3, 0, 0, 0, 0]]
 
 
+def test_the_largest_scalars_stay_where_one_is_too_many_or_is_no_number() -> None:
+    blank = Scalars(torch.zeros(1, 4), 3)
+    assert blank.nearest(torch.tensor([[1.0, 2, -3, 4]])).x.tolist() == [[0, 2, -3, 4]]
+    pair = Scalars(torch.zeros(1, 3), 1).nearest(torch.tensor([[1.0, torch.nan, 2.0]]))
+    assert pair.x.isnan().tolist() == [[False, True, False]]
+    longest = Scalars(torch.zeros(1, 2), 1).nearest(torch.tensor([[3.4028235e38, torch.inf]]))
+    assert longest.x.tolist() == [[0, torch.inf]]
+    # of 9 directions, 4 bits a number, 8 pairs are as long as all scalars, 288 bits
+    assert [Scalars(torch.zeros(1, 9), most).paired for most in (7, 8, 9)] == [True, False, False]
+
+
+def test_only_the_last_scalars_that_a_client_missed_can_be_others() -> None:
+    history = History.of(torch.tensor([1.0, 2.0, 3.0]))
+    row = MissedScalars(history.scalars()[None], torch.tensor([[1]]), history)
+    row.check()
+    assert row.nearest(torch.tensor([[7.0, 8.0, 9.0]])).values().tolist() == [[1, 2, 9]]
+    dataclasses.replace(row, x=torch.tensor([[1.0, 2.0, 9.0]])).check()
+    both = dataclasses.replace(row, missed=torch.tensor([[2]]))
+    assert both.nearest(torch.tensor([[7.0, 8.0, 9.0]])).values().tolist() == [[1, 8, 9]]
+    for missed in (-1, 4):
+        with pytest.raises(IllegalPayloadError, match=r"missed must be in \[0, 3\]"):
+            dataclasses.replace(row, missed=torch.tensor([[missed]])).check()
+
+
+def test_two_histories_look_different_where_they_are_printed() -> None:
+    # CRC-32 of the bytes 0000803f 00000040
+    assert repr(History.of(torch.tensor([1.0, 2.0]))) == "History(2e3fa576)"
+    assert repr(History.of(torch.tensor([1.0, 2.5]))) != "History(2e3fa576)"
+
+
 def test_bytes_of_no_scalars_are_rejected() -> None:
     spec = Scalars(torch.zeros(1, 5), 3).spec
     one, two = torch.tensor([1.0]).numpy().tobytes(), torch.tensor([2.0]).numpy().tobytes()

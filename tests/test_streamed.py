@@ -756,12 +756,43 @@ def test_an_attack_looks_once_a_round_and_remembers() -> None:
         play(scenario(protocol="fedpm", attack=Counts(number=True)), stream=True)
 
 
+ANSWERS: list[torch.Tensor] = []
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Regrets(Counts):
+    """Attack that answers ones with a graph, and that sets its answer to 9 after a client."""
+
+    def look(self, view: AttackView, memory: Any) -> tuple[Any, Any]:
+        """Return ones of which the attack keeps the tensor itself."""
+        ANSWERS.append(torch.ones(view.own.values().shape[1], requires_grad=True))
+        return ANSWERS[-1], None
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        """Send the answer of the look."""
+        assert view.looked is not None
+        assert not view.looked.requires_grad
+        assert bool((view.looked == 1).all())
+        ANSWERS[-1].data.fill_(9)
+        return view.own.nearest(view.looked.expand(len(view.own), -1)), memory
+
+
+def test_an_answer_of_a_look_is_what_it_was_when_it_was_given() -> None:
+    ANSWERS.clear()
+    (played,) = play(
+        scenario(protocol="fedpm", attack=Regrets(), rounds=1), stream=True, chunk=1
+    ).rounds
+    assert played.malicious > 1  # one after the other
+    assert bool((ANSWERS[0] == 9).all())
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Notes(ALIE):
     """Attack that notes what its clients learned."""
 
     def sided(self, view: AttackView, *args: Any) -> tuple[torch.Tensor, int]:
         """Choose as ALIE does."""
+        assert (view.updates.dtype, view.idle.dtype) == (torch.float32, torch.float32)
         learned = (view.updates - view.idle).mean(dim=0)
         view.notes["learned"] = float(torch.linalg.vector_norm(learned))
         return super().sided(view, *args)

@@ -59,7 +59,7 @@ class Scalars(Payload):
         """Return the ``most`` largest magnitudes; among equals the lowest direction."""
         x = values.to(torch.float32) + 0.0  # -0 becomes 0
         if self.most < x.shape[1]:
-            magnitudes = x.abs().nan_to_num(nan=torch.inf)
+            magnitudes = x.abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
             x = torch.where(largest(magnitudes, self.most), x, 0.0)
         return dataclasses.replace(self, x=x)
 

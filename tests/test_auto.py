@@ -344,18 +344,33 @@ def test_rows_made_for_filters_go_only_to_filters_that_tolerate_nobody(
     assert [rehearsed.split is not None, rehearsed.plain is not None] == [tried, tried]
 
 
-def test_of_messages_with_gates_all_are_opened_and_gradients_pushed_behind_them() -> None:
+def gated(protocol: str) -> tuple[AttackView, Rehearsed]:
+    """The view of a round whose messages have gates, and what the attack may try."""
     attack = Watching("all")
-    fields = {"protocol": "feddrop", "defense": "trimmed-mean:f=2", "per_round": 12, "clients": 12}
+    fields = {"protocol": protocol, "defense": "trimmed-mean:f=2", "per_round": 12, "clients": 12}
     setup = prepare(SMALL.model_copy(update=fields), "cpu")
     setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, attack=attack))
     play_round(setup, begin(setup), 0)
     (view,) = attack.views
+    honest = honest_rows(view)
+    assert honest is not None
+    return view, Rehearsed(Auto(), view, honest, Past())
+
+
+def test_where_clients_train_thresholds_too_no_gradient_is_pushed_behind_gates() -> None:
+    view, rehearsed = gated("fedsparse")
+    assert isinstance(view.own, GatedVectors)
+    assert rehearsed.origins[1].gates == 0
+    assert "wire std" in rehearsed.candidates()
+    assert "wire gradient" not in rehearsed.candidates()
+
+
+def test_of_messages_with_gates_all_are_opened_and_gradients_pushed_behind_them() -> None:
+    view, rehearsed = gated("feddrop")
     assert isinstance(view.own, GatedVectors)
     assert not bool(view.own.gates.all())
     honest = honest_rows(view)
     assert honest is not None
-    rehearsed = Rehearsed(Auto(), view, honest, Past())
     assert "wire gradient" in rehearsed.candidates()
     wired = rehearsed.origins[1]
     gates = view.own.gates.shape[1]

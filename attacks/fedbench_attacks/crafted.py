@@ -309,8 +309,12 @@ class Origin:
 
     @classmethod
     def wired(cls, view: AttackView, honest: Tensor) -> Self:
-        """Measure the messages' own numbers ``honest (b, k)``, to be sent as they are."""
+        """Measure the messages' own numbers ``honest (b, k)``, to be sent as they are.
+
+        Behind gates an update is pushed (FedDrop); FedSparse's clients also train thresholds.
+        """
         gates = view.own.fixed()[0] if isinstance(view.own, GatedVectors) else 0
+        gates = gates if gates + view.updates.shape[1] == honest.shape[1] else 0
         return cls.of("wire ", honest.to(torch.float32), sender(view, "wire"), gates)
 
     def own(self) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ from fedbench.experiment.measurements import Round
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
-from fedbench.payload import FloatVectors, Payload
+from fedbench.payload import FloatVectors, GatedVectors, Payload
 from fedbench.run import begin, play_round
 from fedbench.testing import example_context
 from fedbench.testing.contracts import example_rehearsal
@@ -342,6 +342,51 @@ def test_rows_made_for_filters_go_only_to_filters_that_tolerate_nobody(
     assert honest is not None
     rehearsed = Rehearsed(Auto(), view, honest, Past())
     assert [rehearsed.split is not None, rehearsed.plain is not None] == [tried, tried]
+
+
+def gated(protocol: str) -> tuple[AttackView, Rehearsed]:
+    """The view of a round whose messages have gates, and what the attack may try."""
+    attack = Watching("all")
+    fields = {"protocol": protocol, "defense": "trimmed-mean:f=2", "per_round": 12, "clients": 12}
+    setup = prepare(SMALL.model_copy(update=fields), "cpu")
+    setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, attack=attack))
+    play_round(setup, begin(setup), 0)
+    (view,) = attack.views
+    honest = honest_rows(view)
+    assert honest is not None
+    return view, Rehearsed(Auto(), view, honest, Past())
+
+
+def test_where_clients_train_thresholds_too_no_gradient_is_pushed_behind_gates() -> None:
+    view, rehearsed = gated("fedsparse")
+    assert isinstance(view.own, GatedVectors)
+    assert rehearsed.origins[1].gates == 0
+    assert "wire std" in rehearsed.candidates()
+    assert "wire gradient" not in rehearsed.candidates()
+
+
+def test_of_messages_with_gates_all_are_opened_and_gradients_pushed_behind_them() -> None:
+    view, rehearsed = gated("feddrop")
+    assert isinstance(view.own, GatedVectors)
+    assert not bool(view.own.gates.all())
+    honest = honest_rows(view)
+    assert honest is not None
+    assert "wire gradient" in rehearsed.candidates()
+    wired = rehearsed.origins[1]
+    gates = view.own.gates.shape[1]
+    gradient = rehearsed.gradient
+    directions = wired.opened(
+        {"gradient": gradient, "gradient sign": gradient.sign(), "past gradients": None}
+    )
+    assert list(directions) == ["gradient", "gradient sign"]
+    for push in [*directions.values(), *wired.own().values()]:
+        sent = wired.send(wired.base + 1e3 * push)
+        assert isinstance(sent, GatedVectors)
+        assert bool(sent.gates.all())
+        behind = torch.cat([sent.x, sent.rest], dim=1)[0]
+        torch.testing.assert_close(behind, (wired.base + 1e3 * push)[gates:])
+    torch.testing.assert_close(wired.base[gates:], honest.mean(dim=0)[gates:])
+    torch.testing.assert_close(directions["gradient"][gates:], gradient)
 
 
 @pytest.mark.slow

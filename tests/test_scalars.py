@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 import fedbench
 from fedbench.adversary import threat_model
-from fedbench.api import Batches, Gradient, Shared
+from fedbench.api import Attack, AttackView, Batches, Gradient, Knowledge, Shared
 from fedbench.core.errors import IllegalPayloadError, Incompatible
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
@@ -44,7 +45,7 @@ from fedbench.protocols.zeroth_order import (
 from fedbench.run import begin, play_round
 from fedbench.testing import check_payload, example_context
 from fedbench.testing.contracts import example_rehearsal
-from fedbench_attacks.scalars import ReplayedScalars, SpanAscent
+from fedbench_attacks.scalars import ReplayedScalars, SpanAscent, tree_after
 from fedbench_defenses.mean import Mean
 
 FOUR = flat(4)
@@ -518,6 +519,47 @@ def test_span_ascent_sends_the_slopes_at_an_honest_length() -> None:
             rows = torch.where(honest.x[:2] != 0, slopes, 0.0)
         expected = 6 * rows / rows.norm(dim=1, keepdim=True)  # 2 times the mean of 5 and 1
         torch.testing.assert_close(sent.x, expected.float())
+
+
+@pytest.mark.parametrize("protocol", ["decomfl:steps=2,p=3", "fedkseed:k=6,steps=2"])
+def test_the_gradient_after_an_answer_is_along_the_directions_of_the_messages(
+    protocol: str,
+) -> None:
+    scenario = Scenario(clients=8, per_round=4, rounds=1, malicious=0.5, model="logistic")
+    setup = prepare(scenario.model_copy(update={"protocol": protocol}), "cpu")
+    watching = Watching()
+    plugins = dataclasses.replace(setup.plugins, attack=watching)
+    setup = dataclasses.replace(setup, plugins=plugins)
+    play_round(setup, begin(setup), 0)
+    (view,) = watching.views
+    assert view.rehearsal is not None
+    x = view.rehearsal.x[:20]
+    y = view.rehearsal.y[:20]
+    answer = 5 * Key(3).normal(6)
+    slope = view.gradient(tree_after(view, answer), x, y)
+
+    def loss(moved: Tensor) -> float:
+        return float(view.loss(view.deployed(moved), x, y).mean())
+
+    for j in range(6):
+        step = torch.zeros(6)
+        step[j] = 5.0
+        difference = (loss(answer + step) - loss(answer - step)) / 10
+        assert difference == pytest.approx(float(slope[j]), abs=0.05 * float(slope.abs().max()))
+
+
+@dataclass(frozen=True)
+class Watching(Attack):
+    """Attack that behaves, and keeps the views that it is shown."""
+
+    views: list[AttackView] = dataclasses.field(default_factory=list)
+
+    def needs(self) -> Knowledge:
+        return Knowledge("colluders", data=True)
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        self.views.append(view)
+        return view.own, memory
 
 
 def crafted(attack: Any, payload: Scalars, adversary: Any = None) -> Scalars:

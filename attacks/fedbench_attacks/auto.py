@@ -20,6 +20,7 @@ from fedbench.payload import Payload, Rankings, TopRankings
 from .crafted import Origin, honest_rows, mean_answer, sender, split, unit
 from .metered import Exhausted, Metered
 from .rankings import crossings
+from .scalars import tree_after
 from .typical import typical
 
 QUERIES = 20  # of the server's rule, in a round at budget 1
@@ -48,6 +49,7 @@ class Auto(Attack):
       sign of the gradient towards wrong labels, the training of its clients on wrong labels, minus
       the mean, and the standard deviation on both sides. Where a codec makes other numbers of an
       update, which it may clip, the last three are also tried of the message's numbers, as sent;
+      where these have gates, all of them open, so are both gradients and the sign;
     - against a rule that leaves rows out and is sure to stand none, one push along that gradient of
       which each client sends its own share of the coordinates, the first much farther (`split`);
     - against such a rule, two rows with the signs of the gradient, or of past ones, but with what
@@ -55,8 +57,7 @@ class Auto(Attack):
     - one push along that gradient so far that a model which follows it has no finite scores;
     - of rankings, those that carry edges over the cut whose change raises the loss (`crossing`);
     - what each installed attack would send that trains as honest clients do, sends no raw bytes and
-      needs no more knowledge; those that search with the rule from 50 queries on, but for those
-      that rehearse as well, whose gradients no budget would count.
+      needs no more knowledge: from 50 queries on if it asks the rule, never if it rehearses too.
 
     What did most in past rounds is tried first; a third of the queries is kept for what was never
     tried. A quarter goes into the strength of the best push; of signs, bits and rankings as many as
@@ -166,7 +167,7 @@ class Rehearsed:
         send = sender(view, "wire" if wire else "codec") if aligned else self._compressed
         self.origins = [Origin.of("", rows, send)]
         if self.free and not aligned:  # a codec may clip what it encodes, the wire does not
-            self.origins.append(Origin.of("wire ", honest.to(torch.float32), sender(view, "wire")))
+            self.origins.append(Origin.wired(view, honest))
         self.split: Origin | None = None
         self.plain: Origin | None = None
         rule = view.defense and view.defense.rule
@@ -211,10 +212,10 @@ class Rehearsed:
         """Return the mean loss of its samples on the model deployed after these answers."""
         return float(self.view.loss(self.view.deployed(*answers), self.x, self.y).mean())
 
-    def slope(self, labels: Tensor, *answers: Tensor) -> Tensor:
-        """Return the gradient ``(d,)`` of its samples' loss in what clients then train."""
+    def slope(self, labels: Tensor, answer: Tensor) -> Tensor:
+        """Return the gradient ``(d,)`` of its samples' loss in what clients train, after that."""
         self.passes -= 1
-        return self.view.gradient(self.view.ahead(*answers), self.x, labels, self.passes)
+        return self.view.gradient(tree_after(self.view, answer), self.x, labels, self.passes)
 
     def best(self) -> Tried:
         """Try candidates until the budget is spent, and return the one to be played."""
@@ -279,7 +280,7 @@ class Rehearsed:
         pushes: list[tuple[Origin, str, Tensor | None]] = [
             (other, other.name + name, direction)
             for other in self.origins[1:]
-            for name, direction in other.own().items()
+            for name, direction in (other.opened(directions) | other.own()).items()
         ]
         pushes += [(origin, name, x) for name, x in (directions | origin.own()).items()]
         if self.plain:
@@ -493,7 +494,7 @@ def installed(alphabet: type[Payload], allowed: Knowledge) -> list[str]:
             continue
         attack = registry.load("attack", name)
         needs = attack.needs()
-        rehearses = needs.defense and needs.data
+        rehearses = needs.defense and needs.data  # no budget would count its gradients
         if not (attack.idle or attack.trains or rehearses) and allowed.covers(needs):
             names.append(name)
     return names

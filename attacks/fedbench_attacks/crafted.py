@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedbench.api import Attack, AttackView, Knowledge
 from fedbench.core.tiling import finite_rows, tiles
-from fedbench.payload import FoldedMessages, Payload, Rows, tiles_of
+from fedbench.payload import FoldedMessages, GatedVectors, Payload, Rows, tiles_of
 
 NOTHING_FINITE = "nothing finite to start from"  # note of an attack that sends honest messages
 DECOY = 1e4  # how many times farther than the others the row is that hides them
@@ -295,16 +295,43 @@ class Origin:
     std: Tensor  # (k,) their deviation
     size: float  # distance of an honest row from the mean
     send: Callable[[Tensor], Payload]
+    gates: int = 0  # first coordinates, which are gates: all open, and never pushed
 
     @classmethod
-    def of(cls, name: str, rows: Tensor, send: Callable[[Tensor], Payload]) -> Self:
-        """Measure the honest rows ``(b, k)``."""
+    def of(cls, name: str, rows: Tensor, send: Callable[[Tensor], Payload], gates: int = 0) -> Self:
+        """Measure the honest rows ``(b, k)``, as if all their gates were open."""
+        rows = torch.cat([torch.ones_like(rows[:, :gates]), rows[:, gates:]], dim=1)
         base = rows.mean(dim=0)
         std = deviation(rows, base) if len(rows) > 1 else torch.sign(base)
         distance = float(torch.linalg.vector_norm(rows - base, dim=1).mean())
         size = distance or float(torch.linalg.vector_norm(base)) or 1.0
-        return cls(name, base, std, size, send)
+        return cls(name, base, std, size, send, gates)
+
+    @classmethod
+    def wired(cls, view: AttackView, honest: Tensor) -> Self:
+        """Measure the messages' own numbers ``honest (b, k)``, to be sent as they are.
+
+        Behind gates an update is pushed (FedDrop); FedSparse's clients also train thresholds.
+        """
+        gates = view.own.fixed()[0] if isinstance(view.own, GatedVectors) else 0
+        gates = gates if gates + view.updates.shape[1] == honest.shape[1] else 0
+        return cls.of("wire ", honest.to(torch.float32), sender(view, "wire"), gates)
 
     def own(self) -> dict[str, Tensor]:
         """Return the directions that follow from the rows alone."""
-        return {"minus mean": -self.base, "std": self.std, "minus std": -self.std}
+        mean = self.behind(self.base[self.gates :])
+        std = self.behind(self.std[self.gates :])
+        return {"minus mean": -mean, "std": std, "minus std": -std}
+
+    def opened(self, directions: dict[str, Tensor | None]) -> dict[str, Tensor]:
+        """Return directions ``(k,)`` of the ``(k - gates,)`` along gradients; none without gates.
+
+        Nothing holds a client to the part of the network that it was sent (FedDrop).
+        """
+        names = ("gradient", "gradient sign", "past gradients") if self.gates else ()
+        parts = {name: directions[name] for name in names}
+        return {name: self.behind(x) for name, x in parts.items() if x is not None}
+
+    def behind(self, x: Tensor) -> Tensor:
+        """Return the direction that pushes what is behind the gates along ``x``."""
+        return torch.cat([x.new_zeros(self.gates), x])

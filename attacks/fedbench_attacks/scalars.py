@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+from torch import Tensor
 from torch.linalg import vector_norm
 
 from fedbench.api import Attack, AttackView, Choices, Knowledge
 from fedbench.core.errors import require
+from fedbench.core.trees import Tree
 from fedbench.payload import Payload, Scalars
 
 
@@ -87,3 +89,18 @@ class ReplayedScalars(Attack):
         view.notes["replayed"] = replayed
         sent = dataclasses.replace(view.own, x=past[0]) if replayed else view.own
         return sent, past[-self.lag :]
+
+
+def tree_after(view: AttackView, answer: Tensor) -> Tree:
+    """Return the tree in which to take the gradient after the rule's ``answer (k,)``.
+
+    It is what a client then gets. With scalars it is what a client got in this round, moved by the
+    answer: the same model, but along the directions of the messages that are being crafted. Where
+    directions are new in every round (DeComFL), what a client gets next says nothing of these.
+    """
+    if not isinstance(view.own, Scalars):
+        return view.ahead(answer)
+    assert view.rehearsal is not None
+    tree = view.ahead()
+    (name,) = view.rehearsal.names
+    return tree | {name: answer.to(tree[name])}

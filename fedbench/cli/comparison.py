@@ -27,7 +27,7 @@ def comparison_table(exhibit: Exhibit, cells: Sequence[Comparison]) -> Table:
             seeds = ""
         verdict = cell.verdict.value
         if cell.reason is not None:
-            verdict += f" ({numbered.index(cell.reason) + 1})"
+            verdict += f" ({numbered.index(in_words(cell.reason)) + 1})"
         elif cell.why:
             verdict += f": {cell.why}"
         texts = [cell.claim.name, paper, ours]
@@ -43,21 +43,19 @@ def comparison_table(exhibit: Exhibit, cells: Sequence[Comparison]) -> Table:
     return Table(columns, lines)
 
 
-def reasons(cells: Sequence[Comparison]) -> list[Reason]:
-    """Return the known reasons for differences, each once, in the order of the cells."""
-    explained: list[Reason] = []
-    for cell in cells:
-        if cell.reason is not None and cell.reason not in explained:
-            explained.append(cell.reason)
-    return explained
+def in_words(reason: Reason) -> str:
+    """Return a reason with its control experiment and what that showed."""
+    return f"{reason.text} Control: `{reason.control}`: {reason.shows}"
+
+
+def reasons(cells: Sequence[Comparison]) -> list[str]:
+    """Return the known reasons for differences, each text once, in the order of the cells."""
+    return list(dict.fromkeys(in_words(cell.reason) for cell in cells if cell.reason is not None))
 
 
 def explanations(cells: Sequence[Comparison]) -> list[str]:
-    """Return a numbered text for each reason, with its control experiment and what that showed."""
-    return [
-        f"({number}) {reason.text} Control: `{reason.control}`: {reason.shows}"
-        for number, reason in enumerate(reasons(cells), 1)
-    ]
+    """Return a numbered text for each reason."""
+    return [f"({number}) {text}" for number, text in enumerate(reasons(cells), 1)]
 
 
 def spread(mean: float, std: float | None) -> str:

@@ -36,7 +36,6 @@ SCENARIO = {
     "batch_size": 8,
     "eval_every": 20,
 }
-AUTO = ("auto", "auto:budget=10")
 RULES = {
     "fedavg": ("mean", "median", "multi-krum", "centered-clipping", "geometric-median"),
     "fsl": ("own", "median"),
@@ -73,7 +72,7 @@ def plan(board: Path) -> str:
     lines += ["", "[scenario]"]
     lines += [f"{name} = {json.dumps(value)}" for name, value in SCENARIO.items()]
     for protocol, rule in systems():
-        attacks = [*ensemble(protocol, rules), *AUTO]
+        attacks = [*ensemble(protocol, rules), "auto"]
         lines += ["", "[[grid]]", f'protocol = ["{protocol}"]']
         lines += [f'defense = ["{rule}"]', f"attack = {json.dumps(attacks)}"]
     return "\n".join(lines)
@@ -85,32 +84,23 @@ def lines(stores: list[Path]) -> list[str]:
     table: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows(list(cells), cells):
         scenario = row.cell.scenario
-        table.setdefault((scenario.protocol, scenario.defense), {})[typed(row.cell.attack)] = row
-    text = ["| system | clean | ensemble | `auto` | `auto:budget=10` | seconds of each |"]
-    text.append("|:--|--:|:--|--:|--:|--:|")
+        table.setdefault((scenario.protocol, scenario.defense), {})[row.cell.attack] = row
+    text = ["| system | clean | ensemble | `auto` | seconds of each |"]
+    text.append("|:--|--:|:--|--:|--:|")
     order = systems()
-    for protocol, rule in sorted(table, key=lambda system: position(order, system)):
+    played = [system for system in table if "auto" in table[system]]  # the others are not there yet
+    for protocol, rule in sorted(played, key=lambda system: position(order, system)):
         by_attack = table[protocol, rule]
-        fixed = [row for name, row in by_attack.items() if name not in ("none", *AUTO)]
+        fixed = [row for name, row in by_attack.items() if name not in ("none", "auto")]
         worst = min(fixed, key=lambda row: row.accuracy)
-        adaptive = [by_attack[name] for name in AUTO if name in by_attack]
-        seconds = [sum(map(duration, fixed)), *map(duration, adaptive)]
+        seconds = [sum(map(duration, fixed)), duration(by_attack["auto"])]
         texts = [worst.cell.system, percent(by_attack["none"])]
         typed_worst = worst.cell.attack.replace("via=codec,", "").replace(":via=codec", "")
         texts.append(f"{percent(worst)} {typed_worst}, of {len(fixed)}")
-        texts += [percent(row) for row in adaptive]
+        texts.append(percent(by_attack["auto"]))
         texts.append(" / ".join(f"{value:.0f}" for value in seconds))
         text.append("| " + " | ".join(texts) + " |")
     return text
-
-
-def typed(attack: str) -> str:
-    """Return an attack of a record as `AUTO` has it, if it is there."""
-    name, params = registry.split(attack)
-    if name != "auto":
-        return attack
-    budget = float(params.get("budget", 1))
-    return name if budget == 1 else f"{name}:budget={budget:g}"
 
 
 def position(order: list[tuple[str, str]], system: tuple[str, str]) -> int:

@@ -36,7 +36,7 @@ from fedbench.experiment.state_bytes import decode, encode
 from fedbench.models.models import DropoutNet
 from fedbench.payload import History, MissedScalars, Payload, Scalars
 from fedbench.payload.packets import Packet
-from fedbench.protocols.fedavg import FedAvg, initial_weights
+from fedbench.protocols.fedavg import DenseWeights, initial_weights
 from fedbench.protocols.zeroth_order import (
     MASK,
     SCALARS,
@@ -560,8 +560,8 @@ def test_the_gradient_after_an_answer_is_along_the_directions_of_the_messages(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Projected(FedAvg):
-    """FedAvg whose clients train the weights, and send their updates along six public directions."""
+class Projected(DenseWeights):
+    """Protocol whose clients train weights and send their updates along six public directions."""
 
     sends = Scalars
     adds = False

@@ -295,7 +295,7 @@ class Origin:
     std: Tensor  # (k,) their deviation
     size: float  # distance of an honest row from the mean
     send: Callable[[Tensor], Payload]
-    gates: int = 0  # first coordinates, which are gates: all open, and never pushed
+    gates: int = 0  # so many first coordinates are gates: all open, and never pushed
 
     @classmethod
     def of(cls, name: str, rows: Tensor, send: Callable[[Tensor], Payload], gates: int = 0) -> Self:

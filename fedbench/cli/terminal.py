@@ -42,8 +42,8 @@ def watcher(
 ) -> Watcher:
     """Return a live display for a terminal, and otherwise one that prints a line for each run.
 
-    With a ``store`` it shows the results so far, those that were there already read from it; for
-    thousands of runs they are too many.
+    With a ``store`` the display has a table of the results so far, with those of runs that had a
+    record there. Leave it out for thousands of runs, whose table is too long.
     """
     if console.is_terminal:
         return TerminalWatcher(console, cells, seeds, store)

@@ -36,7 +36,7 @@ from fedbench.experiment.state_bytes import decode, encode
 from fedbench.models.models import DropoutNet
 from fedbench.payload import History, MissedScalars, Payload, Scalars
 from fedbench.payload.packets import Packet
-from fedbench.protocols.fedavg import DenseWeights, initial_weights
+from fedbench.protocols.fedavg import DenseWeights, FedAvg, initial_weights
 from fedbench.protocols.zeroth_order import (
     MASK,
     SCALARS,

@@ -37,7 +37,7 @@ from fedbench_attacks.auto import (
     Rehearsed,
     balanced,
 )
-from fedbench_attacks.crafted import honest_rows, mean_answer
+from fedbench_attacks.crafted import Origin, honest_rows, mean_answer
 from fedbench_attacks.metered import Metered
 from fedbench_attacks.rankings import crossing
 from fedbench_attacks.typical import typical
@@ -331,23 +331,15 @@ def test_a_row_along_the_gradient_passes_a_filter_that_finds_it_typical() -> Non
 def test_rows_made_for_filters_go_only_to_filters_that_tolerate_nobody(
     defense: str, tried: bool
 ) -> None:
-    attack = Watching("all")
-    fields = {"defense": defense, "per_round": 12, "clients": 12}
-    setup = prepare(SMALL.model_copy(update=fields), "cpu")
-    setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, attack=attack))
-    play_round(setup, begin(setup), 0)
-    (view,) = attack.views
+    view, rehearsed = rehearsed_round(defense=defense)
     assert len(view.own) > 1
-    honest = honest_rows(view)
-    assert honest is not None
-    rehearsed = Rehearsed(Auto(), view, honest, Past())
     assert [rehearsed.split is not None, rehearsed.plain is not None] == [tried, tried]
 
 
-def gated(protocol: str) -> tuple[AttackView, Rehearsed]:
-    """The view of a round whose messages have gates, and what the attack may try."""
+def rehearsed_round(**fields: Any) -> tuple[AttackView, Rehearsed]:
+    """The view of a round of twelve clients, and what the attack may try."""
     attack = Watching("all")
-    fields = {"protocol": protocol, "defense": "trimmed-mean:f=2", "per_round": 12, "clients": 12}
+    fields = {"defense": "trimmed-mean:f=2", "per_round": 12, "clients": 12} | fields
     setup = prepare(SMALL.model_copy(update=fields), "cpu")
     setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, attack=attack))
     play_round(setup, begin(setup), 0)
@@ -357,8 +349,20 @@ def gated(protocol: str) -> tuple[AttackView, Rehearsed]:
     return view, Rehearsed(Auto(), view, honest, Past())
 
 
+@pytest.mark.parametrize("protocol", ["decomfl:steps=2,p=3", "fedkseed:k=6,steps=2"])
+def test_the_gradient_of_scalars_is_along_the_directions_that_the_server_is_about_to_go(
+    protocol: str,
+) -> None:
+    _, rehearsed = rehearsed_round(protocol=protocol, model="logistic")
+    answer = rehearsed.neutral.answer
+    push = 0.1 * rehearsed.gradient / torch.linalg.vector_norm(rehearsed.gradient)
+    rise = rehearsed.loss(answer + push) - rehearsed.loss(answer - push)
+    steepness = float(torch.linalg.vector_norm(rehearsed.gradient))
+    assert rise / 0.2 == pytest.approx(steepness, rel=0.1)
+
+
 def test_where_clients_train_thresholds_too_no_gradient_is_pushed_behind_gates() -> None:
-    view, rehearsed = gated("fedsparse")
+    view, rehearsed = rehearsed_round(protocol="fedsparse")
     assert isinstance(view.own, GatedVectors)
     assert rehearsed.origins[1].gates == 0
     assert "wire std" in rehearsed.candidates()
@@ -366,7 +370,7 @@ def test_where_clients_train_thresholds_too_no_gradient_is_pushed_behind_gates()
 
 
 def test_of_messages_with_gates_all_are_opened_and_gradients_pushed_behind_them() -> None:
-    view, rehearsed = gated("feddrop")
+    view, rehearsed = rehearsed_round(protocol="feddrop")
     assert isinstance(view.own, GatedVectors)
     assert not bool(view.own.gates.all())
     honest = honest_rows(view)
@@ -387,6 +391,20 @@ def test_of_messages_with_gates_all_are_opened_and_gradients_pushed_behind_them(
         torch.testing.assert_close(behind, (wired.base + 1e3 * push)[gates:])
     torch.testing.assert_close(wired.base[gates:], honest.mean(dim=0)[gates:])
     torch.testing.assert_close(directions["gradient"][gates:], gradient)
+
+
+def test_no_direction_of_a_single_message_moves_its_gates() -> None:
+    origin = Origin.of("", torch.tensor([[0.0, 1.0, 2.0, -3.0]]), unsent, gates=2)
+    assert {name: x.tolist() for name, x in origin.own().items()} == {
+        "minus mean": [0, 0, -2, 3],
+        "std": [0, 0, 1, -1],
+        "minus std": [0, 0, -1, 1],
+    }
+
+
+def unsent(rows: Tensor) -> Payload:
+    """Fail, since a test of directions sends no rows."""
+    raise AssertionError(f"rows of shape {tuple(rows.shape)} were sent")
 
 
 @pytest.mark.slow

@@ -162,6 +162,8 @@ def test_on_a_terminal_there_is_a_live_display_and_the_cursor_comes_back(tmp_pat
     text = shown.decode()
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") > 0
     assert "left" in text
+    display, _, after = text.rpartition("\x1b[?25h")
+    assert ["none (clean)" in part for part in (display, after)] == [True, True]
 
 
 def test_list_and_show_answer(command: Command, mistake: Mistake) -> None:

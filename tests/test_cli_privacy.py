@@ -45,7 +45,7 @@ def test_json_has_the_same_numbers_and_nothing_else(command: Command) -> None:
     assert (sums["winner"], sums["epsilon"]) == ("secure-sum", pytest.approx(7.788, abs=1e-3))
 
 
-@pytest.mark.parametrize("typed", [("--target-epsilon", 8), ("--rounds", 10)])
+@pytest.mark.parametrize("typed", [("--target-epsilon", 8), ("--rounds", 10), ("--samples", 600)])
 def test_without_a_mechanism_options_have_nothing_to_price(
     typed: tuple[object, ...], command: Command
 ) -> None:

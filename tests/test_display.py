@@ -343,6 +343,10 @@ def test_one_seed_has_no_deviation_and_while_some_are_missing_no_table_says_wors
         assert "◀ worst: the lowest accuracy of an attack; ◀ lowest so far: the lowest" in text
         assert "worst case %" not in text
     assert "| dyn-opt (2 of 4 attacks) |" in report.markdown(partial)
+    alone = [row for row in partial if row.missing]
+    text = single(printed(alone))
+    assert "in percentage points; ◀ lowest so far: the lowest accuracy, of a system" in text
+    assert "◀ worst" not in text
     # seeds that are planned and not played are missing too
     assert {row.missing for row in summary.rows(list(results), results, seeds=3)} == {0}
     assert {row.missing for row in summary.rows(list(results), results, seeds=4)} == {2}
@@ -464,6 +468,15 @@ def test_runs_that_had_a_record_are_in_the_table_of_the_display(tmp_path: Path) 
     assert "none (clean) 90.0" in map(single, drawn(watcher, console))
     watcher.finished(of, record(of, 0, 0.7))
     assert "alie ◀ worst 70.0 20.0" in map(single, drawn(watcher, console))
+
+
+def test_without_a_store_the_display_has_no_table() -> None:
+    console, of = terminal(), cell("fedavg", "mean", "alie")
+    watcher = live.watcher(console, [of], [0, 1])
+    watcher.recorded(of, 0)
+    watcher.finished(of, record(of, 1, 0.7))
+    (overall,) = drawn(watcher, console)
+    assert overall.startswith("2 of 2 runs done, 0 running ")
 
 
 def test_the_display_counts_runs_that_failed() -> None:

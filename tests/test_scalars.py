@@ -14,7 +14,17 @@ from torch import Tensor, nn
 
 import fedbench
 from fedbench.adversary import threat_model
-from fedbench.api import Attack, AttackView, Batches, Gradient, Knowledge, Shared
+from fedbench.api import (
+    Attack,
+    AttackView,
+    Batches,
+    Gradient,
+    Keys,
+    Knowledge,
+    Memories,
+    Messages,
+    Shared,
+)
 from fedbench.core.errors import IllegalPayloadError, Incompatible
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
@@ -26,7 +36,7 @@ from fedbench.experiment.state_bytes import decode, encode
 from fedbench.models.models import DropoutNet
 from fedbench.payload import History, MissedScalars, Payload, Scalars
 from fedbench.payload.packets import Packet
-from fedbench.protocols.fedavg import FedAvg, initial_weights
+from fedbench.protocols.fedavg import DenseWeights, FedAvg, initial_weights
 from fedbench.protocols.zeroth_order import (
     MASK,
     SCALARS,
@@ -45,6 +55,7 @@ from fedbench.protocols.zeroth_order import (
 from fedbench.run import begin, play_round
 from fedbench.testing import check_payload, example_context
 from fedbench.testing.contracts import example_rehearsal
+from fedbench_attacks.auto import Auto
 from fedbench_attacks.scalars import ReplayedScalars, SpanAscent, tree_after
 from fedbench_defenses.mean import Mean
 
@@ -546,6 +557,45 @@ def test_the_gradient_after_an_answer_is_along_the_directions_of_the_messages(
         step[j] = 5.0
         difference = (loss(answer + step) - loss(answer - step)) / 10
         assert difference == pytest.approx(float(slope[j]), abs=0.05 * float(slope.abs().max()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projected(DenseWeights):
+    """Protocol whose clients train weights and send their updates along six public directions."""
+
+    sends = Scalars
+    adds = False
+
+    def _directions(self, shared: Shared) -> Tensor:
+        return shared.key.fold("projected").normal(6, shared.layout.d)
+
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
+        along = updates.to(torch.float32) @ self._directions(shared).T
+        return Scalars(along, 6), memory
+
+    def move(self, shared: Shared, w: Tensor, aggregate: Tensor, n: int, key: Key) -> Tensor:
+        return aggregate.to(w) @ self._directions(shared) / shared.layout.d
+
+    def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> None:
+        """Return nothing: six numbers are no model of one client."""
+
+
+@pytest.mark.parametrize("model", ["logistic", "micro"])
+def test_where_clients_train_weights_and_send_scalars_the_gradient_is_that_of_the_next_round(
+    model: str,
+) -> None:
+    scenario = Scenario(clients=8, per_round=4, rounds=1, malicious=0.5, model=model, epochs=1)
+    setup = prepare(scenario, "cpu")
+    executor = dataclasses.replace(setup.executor, protocol=Projected())
+    watching = Watching()
+    for attack in (watching, Auto()):
+        plugins = dataclasses.replace(setup.plugins, protocol=Projected(), attack=attack)
+        own = dataclasses.replace(setup, plugins=plugins, executor=executor)
+        play_round(own, begin(own), 0)
+    (view,) = watching.views
+    answer = Key(3).normal(6)
+    tree = tree_after(view, answer)
+    assert all(torch.equal(x, tree[name]) for name, x in view.ahead(answer).items())
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class Auto(Attack):
       sign of the gradient towards wrong labels, the training of its clients on wrong labels, minus
       the mean, and the standard deviation on both sides. Where a codec makes other numbers of an
       update, which it may clip, the last three are also tried of the message's numbers, as sent;
-      where these have gates, all of them open, so are both gradients and the sign;
+      where these are an update behind gates, all of them open, so are both gradients and the sign;
     - against a rule that leaves rows out and is sure to stand none, one push along that gradient of
       which each client sends its own share of the coordinates, the first much farther (`split`);
     - against such a rule, two rows with the signs of the gradient, or of past ones, but with what
@@ -213,7 +213,7 @@ class Rehearsed:
         return float(self.view.loss(self.view.deployed(*answers), self.x, self.y).mean())
 
     def slope(self, labels: Tensor, answer: Tensor) -> Tensor:
-        """Return the gradient ``(d,)`` of its samples' loss in what clients train, after that."""
+        """Return the gradient ``(d,)`` of the loss after an answer, in what clients train."""
         self.passes -= 1
         return self.view.gradient(tree_after(self.view, answer), self.x, labels, self.passes)
 

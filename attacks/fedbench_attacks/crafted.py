@@ -295,12 +295,13 @@ class Origin:
     std: Tensor  # (k,) their deviation
     size: float  # distance of an honest row from the mean
     send: Callable[[Tensor], Payload]
-    gates: int = 0  # first coordinates, which are gates: all open, and never pushed
+    gates: int = 0  # so many first coordinates are gates: all open, and never pushed
 
     @classmethod
     def of(cls, name: str, rows: Tensor, send: Callable[[Tensor], Payload], gates: int = 0) -> Self:
         """Measure the honest rows ``(b, k)``, as if all their gates were open."""
-        rows = torch.cat([torch.ones_like(rows[:, :gates]), rows[:, gates:]], dim=1)
+        if gates:
+            rows = torch.cat([torch.ones_like(rows[:, :gates]), rows[:, gates:]], dim=1)
         base = rows.mean(dim=0)
         std = deviation(rows, base) if len(rows) > 1 else torch.sign(base)
         distance = float(torch.linalg.vector_norm(rows - base, dim=1).mean())

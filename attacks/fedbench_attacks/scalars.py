@@ -94,13 +94,15 @@ class ReplayedScalars(Attack):
 def tree_after(view: AttackView, answer: Tensor) -> Tree:
     """Return the tree in which to take the gradient after the rule's ``answer (k,)``.
 
-    It is what a client then gets. With scalars it is what a client got in this round, moved by the
-    answer: the same model, but along the directions of the messages that are being crafted. Where
-    directions are new in every round (DeComFL), what a client gets next says nothing of these.
+    It is what a client then gets. Where scalars are also what clients train, it is what a client
+    got in this round, moved by the answer: the same model, but along the directions of the messages
+    that are being crafted. Where directions are new in every round (DeComFL), what a client gets
+    next says nothing of these.
     """
-    if not isinstance(view.own, Scalars):
-        return view.ahead(answer)
     assert view.rehearsal is not None
-    tree = view.ahead()
-    (name,) = view.rehearsal.names
-    return tree | {name: answer.to(tree[name])}
+    if isinstance(view.own, Scalars):
+        tree = view.ahead()
+        names = view.rehearsal.names
+        if [tree[name].shape for name in names] == [answer.shape]:
+            return tree | {name: answer.to(tree[name]) for name in names}
+    return view.ahead(answer)

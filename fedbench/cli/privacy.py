@@ -102,7 +102,8 @@ def privacy(
     """
     fields = context.obj
     if fields["mechanism"] is None and fields["protocol"] is None:
-        if target_epsilon is not None or opt.typed(context):
+        sources = map(context.get_parameter_source, [*context.params, *fields])
+        if any(source and source.name == "COMMANDLINE" for source in sources):
             raise ConfigError(
                 "--mechanism or --protocol must say what is priced, got neither; see fedbench list "
                 "mechanisms"

@@ -42,8 +42,8 @@ def watcher(
 ) -> Watcher:
     """Return a live display for a terminal, and otherwise one that prints a line for each run.
 
-    With a ``store`` it shows the results so far, those that were there already read from it; for
-    thousands of runs they are too many.
+    With a ``store`` the display has a table of the results so far, with those of runs that had a
+    record there. Leave it out for thousands of runs, whose table is too long.
     """
     if console.is_terminal:
         return TerminalWatcher(console, cells, seeds, store)
@@ -235,8 +235,6 @@ class TerminalWatcher(Watcher):
             yield from console.render(part, options)
 
     def _parts(self, options: ConsoleOptions, height: int, now: float) -> Iterator[RenderableType]:
-        from fedbench.results import summary
-
         flat = options.update(no_wrap=True)  # a wrapped name would push the last rows out
         shown = list(self.running.values())[: max(1, height // 3)]
         lines = Table.grid(padding=(0, 2, 0, 0))
@@ -258,6 +256,8 @@ class TerminalWatcher(Watcher):
         yield self._overall(now - self.start)
         rest = height - len(shown) - 3  # what is hidden, the line for all runs, a blank one
         if self.rows is None:
+            from fedbench.results import summary  # heavy, and not for a display without a table
+
             self.rows = summary.rows(self.cells, self.records, self.seeds)
         if rows := last_rows(self.rows, rest):
             yield ""

@@ -94,7 +94,7 @@ def front(spots: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def _unbeaten(shown: Sequence[SystemPoint]) -> list[int]:
-    """Return the indices on the front: a system that nobody attacked has no worst case there."""
+    """Return the indices on the front, without systems that nobody attacked if others were."""
     compared = [i for i, point in enumerate(shown) if point.system.worst] or range(len(shown))
     return [compared[i] for i in front([shown[i].spot for i in compared])]
 

@@ -285,7 +285,7 @@ class FedKSeed(ZerothOrder[Tensor]):
         return shared.layout.unflatten(self._rebuilt(shared, state))
 
     def model_bits(self, shared: Shared, state: Tensor) -> int:
-        """Return those of the accumulators and of the seed, from which the rest is drawn."""
+        """Return the bits of the accumulators and of the seed, from which the rest is drawn."""
         return 32 * self.k + 32
 
 
@@ -401,7 +401,7 @@ class DeComFL(ZerothOrder[ServerHistory]):
         return shared.layout.unflatten(self._rebuilt(shared, state.scalars))
 
     def model_bits(self, shared: Shared, state: ServerHistory) -> int:
-        """Return those of all scalars and the seed, or of the weights where these are fewer."""
+        """Return the bits of all scalars and the seed, or of the weights where these are fewer."""
         return 32 * min(len(state.scalars) + 1, shared.layout.d)
 
 

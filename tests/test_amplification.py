@@ -243,7 +243,7 @@ def test_no_place_of_a_coordinate_between_two_points_of_the_grid_exceeds_the_env
     for sigma, c in ((0.05, 0.4), (0.1, 0.05), (0.03, 0.3)):
         left = np.linspace(c, 1 - c - 1e-3, 20_001)  # 1e-3 apart
         odds = [(marginal(t, sigma, c), marginal(1 - t, sigma, c)) for t in (left, left + 1e-3)]
-        p, q = ((np.log(ones), np.log(zeros)) for ones, zeros in odds)
+        p, q = [(np.log(ones), np.log(zeros)) for ones, zeros in odds]
         for alpha in (2.0, 300.0):
             most = max(renyi_bernoulli(alpha, p, q).max(), renyi_bernoulli(alpha, q, p).max())
             assert envelope([alpha], 1e-6, sigma, c)[0] >= most

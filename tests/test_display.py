@@ -437,7 +437,8 @@ def test_a_run_has_a_line_until_it_moves_to_the_table(
 ) -> None:
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    console, of = terminal(), cell("fedavg", "mean", "dyn-opt")
+    console = terminal()
+    of = cell("fedavg", "mean", "dyn-opt")
     watcher = live.watcher(console, [of], [0, 1], Store(tmp_path))
     watcher.started(of, 0)
     for step in range(10):
@@ -460,7 +461,9 @@ def test_a_run_has_a_line_until_it_moves_to_the_table(
 
 
 def test_runs_that_had_a_record_are_in_the_table_of_the_display(tmp_path: Path) -> None:
-    console, clean, of = terminal(), cell("fedavg", "mean", "none"), cell("fedavg", "mean", "alie")
+    console = terminal()
+    clean = cell("fedavg", "mean", "none")
+    of = cell("fedavg", "mean", "alie")
     store = Store(tmp_path)
     record(clean, 0, 0.9).write(tmp_path).rename(store.path(Run(clean, 0)))
     watcher = live.watcher(console, [clean, of], [0], store)
@@ -471,7 +474,8 @@ def test_runs_that_had_a_record_are_in_the_table_of_the_display(tmp_path: Path) 
 
 
 def test_without_a_store_the_display_has_no_table() -> None:
-    console, of = terminal(), cell("fedavg", "mean", "alie")
+    console = terminal()
+    of = cell("fedavg", "mean", "alie")
     watcher = live.watcher(console, [of], [0, 1])
     watcher.recorded(of, 0)
     watcher.finished(of, record(of, 1, 0.7))

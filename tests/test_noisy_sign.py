@@ -57,8 +57,9 @@ def test_no_two_vectors_exceed_any_bound(z: float, adjacency: Adjacency) -> None
                     assert cost <= term[i] * (1 + 1e-7), name
 
 
-def test_one_sign_is_randomized_response_and_many_are_two_over_pi_of_a_gaussian() -> None:
-    orders = ORDERS[::40]
+@pytest.mark.parametrize("apart", [40, pytest.param(1, marks=pytest.mark.slow)])
+def test_one_sign_is_randomized_response_and_many_are_two_over_pi_of_a_gaussian(apart: int) -> None:
+    orders = ORDERS[::apart]
     for z in (0.05, 0.5, 1.0, 30.0):
         bit = sign_rdp(orders, 1, z)
         exact = r_alpha(orders, float(norm.sf(1 / z)))

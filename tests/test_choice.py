@@ -324,3 +324,9 @@ def test_products_in_bfloat16_stay_so_and_are_timed_as_such(answers: Path) -> No
     seen.clear()
     engine.train(example_clients(FedAvg(), SHARED))
     assert seen == {torch.bfloat16}
+    engine = Stacked(FedAvg(), SHARED, PLAN, precision="bf16")
+    engine.__dict__["convolve"] = noted  # what `chosen` would have returned
+    assert engine.width == engine.chunk  # this weighs a step, in float32
+    seen.clear()
+    engine.train(example_clients(FedAvg(), SHARED))
+    assert seen == {torch.bfloat16}

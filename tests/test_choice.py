@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from fedbench.api import Shared
 from fedbench.core import registry
-from fedbench.core.gradients import gradient
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors import conv_kernels as kernels
@@ -185,14 +183,14 @@ def test_both_forms_are_one_convolution_there_and_back(layer: Geometry, bias: bo
     offset = Key(2).normal(3, layer.kernels[0]).double()
 
     def of(form: Convolve) -> tuple[Tensor, ...]:
-        def energy(tree: Tree) -> tuple[Tensor, Tree]:
-            given = tree["offset"] if bias else None
-            y = form(tree["x"], tree["weight"], given, layer.stride, layer.padding)
-            return y.pow(3).sum(), {"y": y}
+        def energy(x: Tensor, weight: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+            given = offset if bias else None
+            y = form(x, weight, given, stride=layer.stride, padding=layer.padding)
+            return y.pow(3).sum(), y
 
-        tree = {"x": x, "weight": weight, "offset": offset}
-        gradients, others = torch.vmap(partial(gradient, energy))(tree)
-        return others["y"], *gradients.values()
+        gradient = torch.func.grad(energy, argnums=(0, 1, 2), has_aux=True)
+        gradients, y = torch.vmap(gradient)(x, weight, offset)
+        return y, *gradients
 
     assert_rounded_alike(of(matrices), of(GROUPS))
 
@@ -317,12 +315,6 @@ def test_products_in_bfloat16_stay_so_and_are_timed_as_such(answers: Path) -> No
         return y
 
     measured(NETWORK, ConvLoad(CPU, 2, 3, half=True), {"groups": noted, "matrices": noted})
-    assert seen == {torch.bfloat16}
-    engine = Stacked(FedAvg(), SHARED, PLAN, precision="bf16")
-    engine.__dict__["convolve"] = noted  # what `chosen` would have returned
-    assert engine.width == engine.chunk  # this weighs a step, in float32
-    seen.clear()
-    engine.train(example_clients(FedAvg(), SHARED))
     assert seen == {torch.bfloat16}
     engine = Stacked(FedAvg(), SHARED, PLAN, precision="bf16")
     engine.__dict__["convolve"] = noted  # what `chosen` would have returned

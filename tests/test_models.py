@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Iterator
-from functools import partial
 from itertools import combinations
 
 import pytest
@@ -12,7 +11,6 @@ from exchanges import exchanged, shared_of
 from torch import Tensor, nn
 
 from fedbench.core.errors import ConfigError
-from fedbench.core.gradients import gradient
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
 from fedbench.executors.training import Client, Loop, Schedule
@@ -88,16 +86,16 @@ def test_a_stack_of_networks_under_vmap_equals_the_loop_in_value_and_gradient() 
     trees = [{k: w.double() for k, w in TINY.init(Key(seed)).items()} for seed in range(3)]
     x = torch.stack([images(TINY, 5).double() * scale for scale in (1.0, 2.0, 3.0)])
 
-    def loss(params: Tree, x: Tensor) -> tuple[Tensor, Tree]:
-        return TINY.logits(params, x).square().sum(), {}
+    def loss(params: Tree, x: Tensor) -> Tensor:
+        return TINY.logits(params, x).square().sum()
 
     stacked = {name: torch.stack([tree[name] for tree in trees]) for name in TINY.shapes}
-    together, _ = torch.vmap(partial(gradient, loss))(stacked, x)
+    together = torch.vmap(torch.func.grad(loss))(stacked, x)
     for i, tree in enumerate(trees):
         leaves = {name: weight.clone().requires_grad_() for name, weight in tree.items()}
-        alone = torch.autograd.grad(loss(leaves, x[i])[0], list(leaves.values()))
-        for name, slope in zip(leaves, alone, strict=True):
-            assert_rounded_alike(together[name][i], slope)
+        alone = torch.autograd.grad(loss(leaves, x[i]), list(leaves.values()))
+        for name, gradient in zip(leaves, alone, strict=True):
+            assert_rounded_alike(together[name][i], gradient)
         row = torch.vmap(TINY.logits)(stacked, x)[i]
         assert_rounded_alike(row, TINY.logits(tree, x[i]))
 

@@ -70,13 +70,12 @@ class Tape(TorchDispatchMode):
             place.copy_(before)
 
     def again(self) -> None:
-        """Do all operations again, with their results in the same memory, but no graph."""
-        with torch.no_grad():
-            for func, args, kwargs, out in self.lines:
-                new = func(*args, **kwargs)
-                if not shares(out, args):
-                    for place, value in zip(tensors(out), tensors(new), strict=True):
-                        place.copy_(value)
+        """Do all operations again, with their results in the same memory."""
+        for func, args, kwargs, out in self.lines:
+            new = func(*args, **kwargs)
+            if not shares(out, args):
+                for place, value in zip(tensors(out), tensors(new), strict=True):
+                    place.copy_(value)
 
 
 def tensors(things: Any) -> list[Tensor]:

@@ -17,7 +17,6 @@ from torch.nn.functional import conv2d
 from fedbench.api import Batches, Memory, hooks
 from fedbench.core.copies import copied_to
 from fedbench.core.devices import accelerated, replays_graphs, usable_memory
-from fedbench.core.gradients import gradient
 from fedbench.core.rng import Key, seeds_of
 from fedbench.core.trees import Tree
 from fedbench.executors import training
@@ -169,20 +168,9 @@ class Stacked(training.Executor):
             def grad(
                 tree: Tree, x: Tensor, y: Tensor, key: Key, slope: Tensor | None = None
             ) -> Tree:
-                if self.precision == "bf16":  # where vmap alone maps, autocast sees no convolution
-                    slopes, statistics = torch.func.grad(self.loss, has_aux=True)(
-                        tree, frozen, x, y, key, slope
-                    )
-                    return training.with_statistics(slopes, tree, statistics)
-
-                def loss(
-                    tree: Tree, x: Tensor, y: Tensor, seed: Tensor, *slope: Tensor
-                ) -> tuple[Tensor, Tree]:
-                    return self.loss(tree, frozen, x, y, Key(seed), *slope)
-
-                pulled = () if slope is None else (slope,)
-                slopes, statistics = gradient(loss, tree, x, y, key.tensor(device), *pulled)
-                return training.with_statistics(slopes, tree, statistics)
+                loss_grad = torch.func.grad(self.loss, has_aux=True)
+                gradient, statistics = loss_grad(tree, frozen, x, y, key, slope)
+                return training.with_statistics(gradient, tree, statistics)
 
             wrapped = hooks.wrapped(clients[0].wrap_grad, self.gradient(grad, grad, frozen))
             key = Key(seed)

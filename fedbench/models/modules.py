@@ -16,7 +16,6 @@ from torch.func import functional_call
 
 from fedbench.core.blame import error_line
 from fedbench.core.errors import ConfigError, Incompatible, require
-from fedbench.core.gradients import gradient
 from fedbench.core.registry import UNWRITTEN
 from fedbench.core.rng import Key
 from fedbench.core.sources import source_of
@@ -470,19 +469,21 @@ class ModuleNet(Network):
         x = self.examples(TRIED, Key(0))
         own = self._own
         tree = {name: torch.stack([leaf, leaf]) for name, leaf in own.items()}
-        differ = {name: tree[name] for name in (*self.weights, *self.statistics)}
+        differ = {name: name in (*self.weights, *self.statistics) for name in own}
+        parts = {name: (tree if differs else own)[name] for name, differs in differ.items()}
+        along = {name: 0 if differs else None for name, differs in differ.items()}
 
-        def loss(part: Tree, x: Tensor) -> tuple[Tensor, Tree]:
+        def loss(tree: Tree, x: Tensor) -> Tensor:
             step = Step(Key(torch.tensor(0)), torch.ones(TRIED, dtype=torch.bool))
-            return self.logits({**own, **part}, x, step).square().sum(), {}
+            return self.logits(tree, x, step).square().sum()
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it would be slow
             try:
-                # clients who share nothing, and clients who share all but their masks
-                torch.vmap(partial(gradient, loss))(tree, torch.stack([x, x]))
-                torch.vmap(partial(gradient, loss))(differ, torch.stack([x, x]))
-                with torch.no_grad():  # losses at several points
+                torch.vmap(torch.func.grad(loss))(tree, torch.stack([x, x]))
+                # clients who share all but their masks, and losses at several points
+                torch.vmap(torch.func.grad(loss), (along, 0))(parts, torch.stack([x, x]))
+                with torch.no_grad():
                     torch.vmap(loss, (0, None))(tree, x)
             except Exception as error:  # foreign code raises anything
                 return f"cannot be mapped over clients by torch.vmap ({error_line(error)})"

@@ -33,6 +33,7 @@ from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Padded, Stacked, footprint
 from fedbench.models.network import ConvNet, Convolve
 from fedbench.protocols.fedavg import FedAvg
+from fedbench.protocols.zeroth_order import FedKSeed
 from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients, in_float64
 
 CPU = torch.device("cpu")
@@ -309,16 +310,21 @@ def test_products_in_bfloat16_stay_so_and_are_timed_as_such(answers: Path) -> No
         assert matrices(x, weight, bias).dtype == GROUPS(x, weight, bias).dtype == torch.bfloat16
     seen = set()
 
-    def noted(x: Tensor, weight: Tensor, **options: int) -> Tensor:
-        y = GROUPS(x, weight, **options)
+    def noted(x: Tensor, weight: Tensor, bias: Tensor | None = None, **options: int) -> Tensor:
+        y = GROUPS(x, weight, bias, **options)
         seen.add(y.dtype)
         return y
 
     measured(NETWORK, ConvLoad(CPU, 2, 3, half=True), {"groups": noted, "matrices": noted})
     assert seen == {torch.bfloat16}
-    engine = Stacked(FedAvg(), SHARED, PLAN, precision="bf16")
-    engine.__dict__["convolve"] = noted  # what `chosen` would have returned
-    assert engine.width == engine.chunk  # this weighs a step, in float32
-    seen.clear()
-    engine.train(example_clients(FedAvg(), SHARED))
-    assert seen == {torch.bfloat16}
+    for engine in (
+        Stacked(FedAvg(), SHARED, PLAN, precision="bf16"),
+        Stacked(FedKSeed(), SHARED, PLAN, precision="bf16"),  # its losses have no gradient
+        Loop(FedKSeed(), SHARED, PLAN, precision="bf16"),
+    ):
+        engine.__dict__["convolve"] = noted  # what `chosen` would have returned
+        clients = example_clients(engine.protocol, SHARED)
+        engine.train(clients)
+        seen.clear()  # the first time a step is weighed, in float32
+        engine.train(clients)
+        assert seen == {torch.bfloat16}

@@ -253,9 +253,10 @@ class Executor(ABC):
         y: Tensor,
         key: Key,
     ) -> tuple[Tensor, Tree]:
-        step = Step(key.fold("network"), y >= 0, convolve=self.convolve)
-        parameters = self.protocol.weights(tree, frozen, key)
         half = self.precision == "bf16"
+        convolve = in_bfloat16(self.convolve) if half else self.convolve
+        step = Step(key.fold("network"), y >= 0, convolve=convolve)
+        parameters = self.protocol.weights(tree, frozen, key)
         with torch.autocast(x.device.type, torch.bfloat16, half, False) if half else nullcontext():
             return network(parameters, x, step), step.statistics
 
@@ -306,6 +307,19 @@ def products(precision: Precision) -> Iterator[None]:
     finally:
         for part, allowed in zip(parts, before, strict=True):
             part.allow_tf32 = allowed
+
+
+def in_bfloat16(convolve: Convolve) -> Convolve:
+    """Return the convolution of inputs that were cast as `torch.autocast` does.
+
+    Autocast itself sees no convolution that `torch.vmap` maps without a gradient.
+    """
+
+    def cast(x: Tensor, weight: Tensor, bias: Tensor | None = None, **options: int) -> Tensor:
+        bias = None if bias is None else bias.bfloat16()
+        return convolve(x.bfloat16(), weight.bfloat16(), bias, **options)
+
+    return cast
 
 
 def with_statistics(gradient: Tree, tree: Tree, statistics: Tree) -> Tree:

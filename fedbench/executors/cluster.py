@@ -25,6 +25,8 @@ def imported(option: str) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")  # no dozens of lines about a lost node
     os.environ.setdefault("RAY_task_oom_retries", "0")  # a run tries with fewer clients at once
+    # answers that were read are deleted at once; by default a second later, in which 100 MiB come
+    os.environ.setdefault("RAY_free_objects_period_milliseconds", "50")
     try:
         import ray
     except ImportError as error:

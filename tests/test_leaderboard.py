@@ -925,13 +925,18 @@ LIES: dict[str, tuple[str, Callable[[Path], Any]]] = {
 }
 
 
-def test_a_board_without_entries_is_a_sentence_for_people_and_an_empty_list_for_programs(
+def test_a_board_without_entries_is_a_sentence_for_people_and_an_empty_table_for_programs(
     board: Path, leaderboard: Command
 ) -> None:
     assert leaderboard("rank", board)[:2] == (0, "There are no entries yet.\n")
     code, out, _ = leaderboard("rank", board, "--format", "json")
     assert (code, json.loads(out)) == (0, [])
-    assert leaderboard("rank", board, "--format", "csv")[:2] == (0, "\n")
+    code, heading, _ = leaderboard("rank", board, "--format", "csv")
+    assert (code, heading.count("\n")) == (0, 1)
+    kept(board)  # which adds lines below that heading, and no field beside it
+    assert leaderboard("rank", board, "--format", "csv")[1].startswith(f"{heading}closed,tiny,")
+    (row,) = json.loads(leaderboard("rank", board, "--format", "json")[1])
+    assert heading.strip().split(",") == list(row)
 
 
 @pytest.mark.parametrize("what", LIES)

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import shlex
 import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -1742,6 +1743,45 @@ def test_submit_writes_an_entry_that_check_finds_good_and_refuses_it_twice(
     assert not boards.archive(path).exists()
     (new,) = (board / "closed" / "tiny").glob("*.json")
     assert json.loads(new.read_text())["name"] == "Better name"
+
+
+def pasted(text: str, start: str) -> list[str]:
+    """Return the words that a shell reads in a line, from the command that begins so."""
+    (line,) = [line for line in text.splitlines() if start in line]
+    return shlex.split(line[line.index(start) :].replace(";", " ;"))
+
+
+def test_a_command_that_is_suggested_can_be_pasted_where_a_folder_has_a_space(
+    tmp_path: Path, leaderboard: Command
+) -> None:
+    board = with_rules(tmp_path / "a board")
+    out = stored(tmp_path / "store", runs())
+    _, said, _ = leaderboard("submit", out, *WHO, "--board", board)
+    words = pasted(said, "fedbench leaderboard render")
+    assert words[3:9] == [str(board), "&&", "fedbench", "leaderboard", "check", str(board)]
+    _, said, _ = leaderboard("freeze", "s", "--source", "a coin", "--board", board)
+    assert pasted(said, "leaderboard draw")[2:] == ["s", "--board", str(board), "--value"]
+    (path,) = (board / "closed" / "tiny").glob("*.json")
+    again = ("--by", "CI", "--out", tmp_path / "an out")
+    code, _, err = leaderboard("reproduce", path, *again)
+    assert code == 2
+    assert pasted(err, "say --out")[1:] == ["--out", str(tmp_path / "an out")]
+    saying(id="0" * 12)(path)
+    _, _, err = leaderboard("rank", board)
+    assert pasted(err, "fedbench leaderboard check")[3:] == [str(board)]
+
+
+@pytest.mark.parametrize("verb", ["rank", "render", "check"])
+def test_a_board_is_named_by_itself_or_as_an_option_and_not_by_both(
+    verb: str, board: Path, tmp_path: Path, leaderboard: Command
+) -> None:
+    kept(board)
+    assert leaderboard(verb, "--board", board) == leaderboard(verb, board)
+    assert leaderboard(verb, board, "--board", tmp_path / "other") == (
+        2,
+        "",
+        f"fedbench: --board must be left out beside {board}, got {tmp_path / 'other'}\n",
+    )
 
 
 def test_records_can_come_as_the_archive_of_an_entry(

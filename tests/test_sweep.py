@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from conftest import Install
 from moody import HUNDRED, failures, first, installed, records
 
 import fedbench
 from fedbench.api import Defense, ServerView
-from fedbench.cli.sweep import expectation
+from fedbench.cli.sweep import expectation, summarise
 from fedbench.core.errors import ConfigError, Unavailable
 from fedbench.experiment.cells import Cell, Run
 from fedbench.experiment.measurements import Round
@@ -28,7 +29,7 @@ from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import Payload
 from fedbench.results.store import Failure, Store
-from fedbench.sweeps.drive import Sweep, play_each
+from fedbench.sweeps.drive import Sweep, Tally, play_each
 from fedbench.sweeps.engine import Engine, Job, News, crash, play_job
 from fedbench.sweeps.estimate import Estimate, _by_novelty, _expected, estimate
 from fedbench.sweeps.local import LocalEngine, Options, main_left_out, see_only
@@ -362,6 +363,19 @@ def test_cells_are_probed_by_novelty_and_others_take_as_long_as_what_is_most_lik
     assert _expected(alike, speeds) == 3.0 + 10 * 2.0
     both = Cell(Scenario(protocol="fedpm", attack="ipm", defense="krum:f=1", rounds=10))
     assert _expected(both, speeds) == (3.0 + 100.0) / 2 + 10 * (2.0 + 100.0) / 2
+
+
+def test_the_table_of_a_folder_with_a_space_is_suggested_as_a_shell_reads_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = Run(Cell(Scenario()), 0)
+    parts = {"kind": "crash", "error": "Boom", "message": "", "traceback": "", "tries": 1}
+    failure = Failure(id=run.id, scenario=run.cell.scenario, chunk=1, **parts)
+    with pytest.raises(typer.Exit):  # 1, for a run failed
+        summarise(Tally(failed={run: failure}), Path("my store"), 1, 0.0)
+    shown = capsys.readouterr()
+    assert shown.out.endswith("now: fedbench results 'my store'\n")
+    assert "see fedbench results 'my store' --failed " in shown.err
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -201,12 +202,13 @@ def expectation(missing: list[Run], options: Options, workers: int) -> str:
 def summarise(tally: Tally, store: Path, runs: int, seconds: float) -> None:
     """Print counts, failures and where to look; exit with 1 after failures, 130 after a stop."""
     whole = len(tally.recorded) + len(tally.played)
+    command = f"fedbench results {shlex.quote(str(store))}"
     print(
         f"{whole} of {runs} runs have a record in {store}: {len(tally.recorded)} were there, "
-        f"{len(tally.played)} played in {duration(seconds)}; now: fedbench results {store}"
+        f"{len(tally.played)} played in {duration(seconds)}; now: {command}"
     )
     failed = (
-        f"{counted(len(tally.failed), 'run')} failed; see fedbench results {store} --failed "
+        f"{counted(len(tally.failed), 'run')} failed; see {command} --failed "
         "(--columns traceback --format csv); --retry-failed plays them again"
     )
     stopped = f"stopped with {counted(len(tally.left), 'run')} left"

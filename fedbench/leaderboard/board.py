@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -184,7 +185,8 @@ def races(board: Path) -> dict[Race, list[Entry]]:
     for path in filter(is_entry, files(board)):
         entry = read(path)
         if wrong := _doubtful(board, path, entry, ids):
-            raise ConfigError(f"{path} must {wrong}; see fedbench leaderboard check")
+            remedy = f"fedbench leaderboard check {shlex.quote(str(board))}"
+            raise ConfigError(f"{path} must {wrong}; see {remedy}")
         ids.add(entry.id)
         by_race.setdefault((entry.division, entry.track), []).append(entry)
     return dict(sorted(by_race.items()))

@@ -99,6 +99,11 @@ TYPED: list[tuple[str, str]] = [
     ("attack --device tpu", "--device must be auto, cpu, cuda or mps, got 'tpu'"),
     ("attack -a ALIE", "--attack 'ALIE' is not installed; did you mean 'alie'?"),
     ("attack -a alie,ipm", "'alie,ipm' is not installed; for several repeat the option, each with"),
+    (
+        "attack --dataset digits,mnist",
+        "--dataset 'digits,mnist' is not installed; name one of them",
+    ),
+    ("privacy -m dp-sgd,dp-fedavg", "'dp-sgd,dp-fedavg' is not installed; name one of them"),
     ("attack --dataset minst", "--dataset 'minst' is not installed; did you mean 'mnist'?"),
     ("attack -p fedavg -a pixel:target=10 --attack-from 99", "Pixel.target must be a label from"),
     ("attack -p fedavg -a pixel:size=9 --dry-run", "Pixel.size must be <= 8, the image's shorter"),
@@ -163,6 +168,10 @@ SWEEPS: dict[str, tuple[bytes, str]] = {
     "empty parameter": (
         b'[[grid]]\nattack = {name = "dyn-opt", via = []}',
         "grid 1: dyn-opt.via must have a value, got []",
+    ),
+    "names in one text": (
+        b'[[grid]]\nattack = "alie,ipm"',
+        "--attack 'alie,ipm' is not installed; for several write a list of names",
     ),
     "empty file": (b"", "must have a table [scenario] or [[grid]], got an empty file"),
     "nested lists": (b"a = " + b"[" * 5000 + b"]" * 5000, "less nested tables and lists"),

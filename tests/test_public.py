@@ -265,6 +265,8 @@ def test_errors_of_a_run_name_fields_and_arguments_where_the_command_names_optio
         sweep(Scenario(attack=Louder(), **TINY), isolate=True)
     with pytest.raises(ConfigError, match=r"^workers must be >= 0, got -1"):
         sweep(Scenario(**TINY), workers=-1)
+    with pytest.raises(ConfigError, match=r"not installed; for several write a Scenario for each$"):
+        sweep(Scenario(attack="alie,ipm"))
 
 
 @pytest.mark.slow

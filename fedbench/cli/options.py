@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from fedbench.cli.docstrings import entries, sections
 from fedbench.core import registry
 from fedbench.core.choices import ALL, INSTALLED, STRONGEST
-from fedbench.core.errors import ConfigError, require
+from fedbench.core.errors import ONE_OF_THEM, ConfigError, UnknownPluginError, require
 from fedbench.models import adapters
 
 TRIED = "What is tried"
@@ -34,6 +34,7 @@ PANELS = {  # where `--help` shows a field of a scenario
     PRIVACY: ("delta", "adjacency", "sampling", "sees"),
     RUNNING: ("eval_every", "local_models", "seed"),
 }
+REPEAT = "for several repeat the option, each with one name"
 FIELDS = tuple(name for names in PANELS.values() for name in names)
 SHORT = {"protocol": "-p", "attack": "-a", "defense": "-d", "mechanism": "-m", "input": "-i"}
 Name = TypeVar("Name", bound=str)
@@ -202,19 +203,30 @@ def typed(context: typer.Context) -> dict[str, Any]:
 
 def require_installed(given: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for a name of no plug-in or adapter, before anything imports torch."""
-    several = (registry.OWN, ALL, INSTALLED, STRONGEST)
     for kind in (kind for kind in registry.KINDS if kind in given):
-        for text in given[kind] if isinstance(given[kind], list) else [given[kind]]:
-            *before, last = registry.links(text) if kind == "defense" else [text]
-            if text.isprintable():  # other errors are told where the plug-in is loaded
-                name, _ = registry.split(last, f"--{kind}")
-                if name not in (*several, *registry.names(kind)):
-                    registry.plugin(kind, name)  # refuses it
-                for link in before:
-                    name = link.partition(":")[0].strip()
-                    if not any(registry.points_of(either, name) for either in (kind, "prefilter")):
-                        registry.plugin("prefilter", name)  # refuses it, or this process has it
+        repeatable = isinstance(given[kind], list)
+        for text in given[kind] if repeatable else [given[kind]]:
+            try:
+                _require_named(kind, text)
+            except UnknownPluginError as error:
+                if not repeatable:
+                    raise
+                raise UnknownPluginError(str(error).replace(ONE_OF_THEM, REPEAT)) from error
     adapters.parse(given.get("adapter", adapters.NONE))
+
+
+def _require_named(kind: str, text: str) -> None:
+    """Raise `ConfigError` for a text whose plug-in, or a link of whose chain, is not installed."""
+    several = (registry.OWN, ALL, INSTALLED, STRONGEST)
+    *before, last = registry.links(text) if kind == "defense" else [text]
+    if text.isprintable():  # other errors are told where the plug-in is loaded
+        name, _ = registry.split(last, f"--{kind}")
+        if name not in (*several, *registry.names(kind)):
+            registry.plugin(kind, name)  # refuses it
+        for link in before:
+            name = link.partition(":")[0].strip()
+            if not any(registry.points_of(either, name) for either in (kind, "prefilter")):
+                registry.plugin("prefilter", name)  # refuses it, or this process has it
 
 
 def _generated(

@@ -13,7 +13,7 @@ from rich.console import Console
 from fedbench.cli import options as opt
 from fedbench.cli.terminal import duration, end, status, watcher
 from fedbench.core.canonical import enter
-from fedbench.core.errors import ConfigError, require
+from fedbench.core.errors import ONE_OF_THEM, ConfigError, require
 from fedbench.core.files import read_toml
 from fedbench.tables.numbers import counted
 from fedbench.tables.report import skipped_lines
@@ -113,7 +113,8 @@ def sweep(
         try:
             cells, skipped = plan.cells()
         except ConfigError as error:
-            raise ConfigError(f"{file}: {error}") from error
+            reason = str(error).replace(ONE_OF_THEM, "for several write a list of names")
+            raise ConfigError(f"{file}: {reason}") from error
     everything = runs(cells, plan.seeds)
     console = Console(highlight=False)
     announce(console, plan, cells, skipped, folder)

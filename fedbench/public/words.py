@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedbench.core.errors import FedbenchError, PluginError
+from fedbench.core.errors import ONE_OF_THEM, FedbenchError, PluginError
 from fedbench.experiment.scenario import Scenario
 
 _REMEDY = re.compile(r"\b(use|with|leave out|or) --([a-z][a-z-]*) ([\w+:=.,-]*\w)")
@@ -33,6 +33,7 @@ def pythonic(text: str) -> str:
     >>> pythonic("--device must be auto, cpu or cuda, got 'tpu'")
     "device must be auto, cpu or cuda, got 'tpu'"
     """
+    text = text.replace(ONE_OF_THEM, "for several write a Scenario for each")
     remedied = _REMEDY.sub(lambda m: f"{m[1]} {m[2].replace('-', '_')}={m[3]!r}", text)
     return _OPTION.sub(lambda m: _named(m[1].replace("-", "_")), remedied)
 

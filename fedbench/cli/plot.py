@@ -49,6 +49,7 @@ def plot(
     from fedbench.figures.kinds import KINDS, Sketch, require_attacks
     from fedbench.figures.layout import View
     from fedbench.figures.style import FORMATS, USUAL, save
+    from fedbench.leaderboard.board import require_no_board
     from fedbench.results.gather import cells_of, gather
     from fedbench.results.summary import rows
 
@@ -62,7 +63,11 @@ def plot(
             f"--out must be a folder for pictures, got {str(out)!r}; write --out "
             f"{shlex.quote(str(out.parent))} --format {form}"
         )
-    cells = cells_of(gather(records, lambda reason: warn(f"skipped: {reason}")))
+    try:
+        cells = cells_of(gather(records, lambda reason: warn(f"skipped: {reason}")))
+    except ConfigError:
+        require_no_board(records)
+        raise
     table = rows(list(cells), cells)
     view = View(
         width=width,

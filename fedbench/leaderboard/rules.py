@@ -230,8 +230,8 @@ def lacking(folder: Path) -> str | None:
         with suppress(ConfigError):
             read(path)
             return (
-                f"a folder of records; see fedbench results {shlex.quote(str(folder))}, or fedbench "
-                "leaderboard submit"
+                f"a folder of records; see fedbench results {shlex.quote(str(folder))}, or "
+                "fedbench leaderboard submit"
             )
     return None
 

@@ -18,10 +18,12 @@ import torch
 import typer
 from conftest import Install
 from moody import HUNDRED, failures, first, installed, records
+from rich.console import Console
+from sample_records import sample_record, sample_round
 
 import fedbench
 from fedbench.api import Defense, ServerView
-from fedbench.cli.sweep import expectation, summarise
+from fedbench.cli.sweep import expectation, foresee, summarise
 from fedbench.core.errors import ConfigError, Unavailable
 from fedbench.experiment.cells import Cell, Run
 from fedbench.experiment.measurements import Round
@@ -171,6 +173,21 @@ def test_a_store_has_what_is_whole(tmp_path: Path) -> None:
             assert not store.has(run)
         with pytest.raises(ConfigError, match="the code changed meanwhile; start the sweep again"):
             store.keep(Run(run.cell, 1), record)
+
+
+def test_what_is_missing_since_code_changed_is_counted_before_a_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell = small()
+    runs = [Run(cell, 0), Run(cell, 1)]
+    for seed, name in ((0, "0" * 16), (2, "1" * 16)):
+        scenario = Run(cell, seed).resolved
+        sample_record(scenario, [sample_round(0, 0.5)], {}, id=name).write(tmp_path)
+    (tmp_path / "notes.json").write_text("{")
+    assert Store(tmp_path).by_other_code(runs) == 1
+    foresee(Console(width=200), runs, tmp_path, Options(device="cpu"), 1)
+    others = "another version of fedbench or of a plug-in played 1 of the others"
+    assert f"0 of 2 runs have a record; {others}\n" in capsys.readouterr().out
 
 
 def test_a_store_that_cannot_be_written_is_an_error_and_an_unreadable_failure_is_none(

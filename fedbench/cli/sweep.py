@@ -178,6 +178,8 @@ def foresee(
     failed = sum(store.failure(run) is not None for run in missing)
     counts = f"{len(runs) - len(missing)} of {counted(len(runs), 'run')} have a record"
     counts += f", {failed} failed before" if failed else ""
+    if others := store.by_other_code(missing):
+        counts += f"; another version of fedbench or of a plug-in played {others} of the others"
     console.print(counts)
     if not missing:
         return

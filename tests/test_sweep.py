@@ -386,7 +386,13 @@ def test_the_table_of_a_folder_with_a_space_is_suggested_as_a_shell_reads_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run = Run(Cell(Scenario()), 0)
-    parts = {"kind": "crash", "error": "Boom", "message": "", "traceback": "", "tries": 1}
+    parts: dict[str, Any] = {
+        "kind": "crash",
+        "error": "Boom",
+        "message": "",
+        "traceback": "",
+        "tries": 1,
+    }
     failure = Failure(id=run.id, scenario=run.cell.scenario, chunk=1, **parts)
     with pytest.raises(typer.Exit):  # 1, for a run failed
         summarise(Tally(failed={run: failure}), Path("my store"), 1, 0.0)

@@ -20,7 +20,13 @@ import fedbench
 from fedbench import play, sweep
 from fedbench.api import Attack, AttackView, Defense, ServerView
 from fedbench.core import registry
-from fedbench.core.errors import ConfigError, FedbenchError, PluginError, UnknownPluginError
+from fedbench.core.errors import (
+    ConfigError,
+    FedbenchError,
+    Incompatible,
+    PluginError,
+    UnknownPluginError,
+)
 from fedbench.core.rng import Key
 from fedbench.data.datasets import Data
 from fedbench.data.own import from_arrays
@@ -313,6 +319,20 @@ def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"dirichlet:minimum=10 needs.*the others are in"):
         sweep([few, Scenario(attack=Louder(), **TINY)], out=tmp_path)
     assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+def test_a_scenario_that_cannot_be_is_refused_by_its_place_before_anything_is_played(
+    tmp_path: Path,
+) -> None:
+    fine = Scenario(attack=Louder(), **TINY)
+    masked = Scenario(protocol="fedpm", mechanism="dp-fedavg", **TINY)
+    with pytest.raises(Incompatible, match=r"^scenarios\[1\]: mechanism dp-fedavg needs updates"):
+        sweep([fine, masked], out=tmp_path)
+    with pytest.raises(Incompatible, match=r"^mechanism dp-fedavg needs updates"):
+        sweep(masked, out=tmp_path)
+    with pytest.raises(UnknownPluginError, match=r"^scenarios\[0\]: Scenario.attack 'nosuch'"):
+        sweep([Scenario(attack="nosuch"), fine], out=tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_that_failed_is_played_again_by_a_later_call(

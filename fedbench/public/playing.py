@@ -146,6 +146,10 @@ def sweep(
     minutes keep a checkpoint there, from which a later call goes on. One run that fails does not
     end the others: they are played, and then its error is raised, which names their folder.
 
+    A scenario whose parts do not go together is refused before anything is played, by its place in
+    the list. The command ``fedbench sweep`` skips it and says so, because it combines the values of
+    a grid, and nobody has written down every combination.
+
     Plug-ins, models and data that were given as objects live in this process alone, so such runs
     are played here, one after the other, whatever ``workers`` says.
 
@@ -169,7 +173,8 @@ def sweep(
             told when a run is over.
 
     Raises:
-        ConfigError: a scenario cannot be played, or a run failed.
+        ConfigError: a run failed, or a scenario cannot be played; `Incompatible` if its parts exist
+            but not together.
     """
     given = [scenarios] if isinstance(scenarios, Scenario) else list(scenarios)
     with in_python():
@@ -187,7 +192,9 @@ def sweep(
             checkpoints=None if out is None else Store(Path(out)).checkpoints,
         )
         runs = [
-            Run(Cell(each), s) for each in given for s in ([each.seed] if seeds is None else seeds)
+            Run(cell, s)
+            for cell in require_combined(given)
+            for s in ([cell.scenario.seed] if seeds is None else seeds)
         ]
         distinct = list({run.id: run for run in runs}.values())
         here = any(map(is_here, given))
@@ -229,6 +236,19 @@ def require_scenario(function: str, given: object) -> None:
             f"{function} must be given a fedbench.Scenario, got {shown(given)}; write "
             "fedbench.Scenario(protocol=..., attack=...)"
         )
+
+
+def require_combined(scenarios: Sequence[Scenario]) -> list[Cell]:
+    """Return the cell of each scenario; the error of one whose parts do not fit names its place."""
+    cells = [Cell(scenario) for scenario in scenarios]
+    for place, cell in enumerate(cells):
+        try:
+            _ = cell.resolution
+        except ConfigError as error:
+            if len(cells) == 1:
+                raise
+            raise type(error)(f"scenarios[{place}]: {error}") from error
+    return cells
 
 
 def require_installed(scenario: Scenario, subject: str, kinds: Iterable[str]) -> None:

@@ -228,6 +228,7 @@ def replace_class() -> type[Attack]:
         ({"rounds": "many"}, "^Scenario.rounds must be a number, got the text 'many'$"),
         ({"round": 3}, r"^Scenario.round is no field; did you mean rounds\?$"),
         ({"device": "cpu"}, r"device is no field; write fedbench.play\(scenario, device=...\)$"),
+        ({"stream": True}, r"stream is no field; write fedbench.play\(scenario, stream=...\)$"),
         ({"seeds": [0]}, r"seeds is no field; write fedbench.sweep\(scenarios, seeds=...\)$"),
         ({"lr": 0.1}, r"lr is no field; write it behind the protocol: protocol='fedavg:lr=0.1'$"),
         ({"zzz": 3}, r"^Scenario.zzz is no field; known: protocol, attack, .*data_seed$"),
@@ -299,6 +300,17 @@ def test_an_ensemble_is_saved_member_by_member_and_is_no_single_state_dict(tmp_p
     assert {"0.conv1", "1.conv1"} <= load_file(tmp_path / "two.safetensors").keys()
     with pytest.raises(ConfigError, match="got an ensemble of 2"):
         twice.state_dict()
+
+
+def test_a_round_of_any_size_is_streamed_where_it_is_asked_for() -> None:
+    fitting = Scenario(defense="median", **TINY)
+    whole = play(fitting, chunk=2)
+    streamed = play(fitting, chunk=2, stream=True)
+    assert [r.uplink_bits for r in streamed.rounds] == [r.uplink_bits for r in whole.rounds]
+    reading = Scenario(defense="signguard", **TINY)
+    play(reading)  # whole rounds do
+    with pytest.raises(Incompatible, match="signguard reads each of them; use defense='median'"):
+        play(reading, stream=True)
 
 
 @pytest.mark.slow

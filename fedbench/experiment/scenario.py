@@ -63,7 +63,7 @@ UNWRITTEN = (
 ELSEWHERE = {
     name: f"write fedbench.{call}, {name}=...)"
     for call, names in {
-        "play(scenario": ("device", "executor", "chunk", "isolate", "canonical"),
+        "play(scenario": ("device", "executor", "chunk", "isolate", "canonical", "stream"),
         "sweep(scenarios": ("seeds", "workers", "out"),
     }.items()
     for name in names

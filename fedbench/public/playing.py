@@ -41,6 +41,7 @@ def play(
     canonical: bool = ...,
     states: Path | None = ...,
     checkpoint: Checkpoint | None = ...,
+    stream: bool | None = ...,
     return_model: Literal[False] = ...,
 ) -> Record: ...
 @overload
@@ -56,6 +57,7 @@ def play(
     canonical: bool = ...,
     states: Path | None = ...,
     checkpoint: Checkpoint | None = ...,
+    stream: bool | None = ...,
     return_model: Literal[True],
 ) -> tuple[Record, DeployedModel]: ...
 def play(
@@ -70,6 +72,7 @@ def play(
     canonical: bool = False,
     states: Path | None = None,
     checkpoint: Checkpoint | None = None,
+    stream: bool | None = None,
     return_model: bool = False,
 ) -> Record | tuple[Record, DeployedModel]:
     """Play a scenario from the first round to the last; return its record.
@@ -98,6 +101,9 @@ def play(
         states: Folder that keeps the state before each round of a canonical run.
         checkpoint: File from which the run goes on if it was killed, and how often it is written:
             ``Checkpoint(Path("run.safetensors"), rounds=5)``. It is removed in the end.
+        stream: Add messages up as they come, ``chunk`` clients at a time, so that memory does not
+            grow with the cohort; their sums are rounded otherwise. None: where a round takes more
+            than 4 GiB, if rule, attack and mechanism permit it.
         return_model: Return the deployed model beside the record.
 
     Raises:
@@ -120,6 +126,7 @@ def play(
             canonical=canonical,
             states=states,
             checkpoint=checkpoint,
+            stream=stream,
             deliver=models.append if return_model else None,
         )
     if checkpoint is not None:

@@ -303,12 +303,12 @@ def test_an_ensemble_is_saved_member_by_member_and_is_no_single_state_dict(tmp_p
 
 
 def test_a_round_of_any_size_is_streamed_where_it_is_asked_for() -> None:
-    fitting = Scenario(defense="median", **TINY)
+    small = TINY | {"rounds": 1, "model": "micro"}
+    fitting = Scenario(defense="median", **small)
     whole = play(fitting, chunk=2)
     streamed = play(fitting, chunk=2, stream=True)
     assert [r.uplink_bits for r in streamed.rounds] == [r.uplink_bits for r in whole.rounds]
-    reading = Scenario(defense="signguard", **TINY)
-    play(reading)  # whole rounds do
+    reading = Scenario(defense="signguard", **small)
     with pytest.raises(Incompatible, match="signguard reads each of them; use defense='median'"):
         play(reading, stream=True)
 

@@ -25,6 +25,7 @@ from fedbench.cli.leaderboard_stages import (
 from fedbench.cli.terminal import warn, watcher
 from fedbench.core.canonical import enter
 from fedbench.core.errors import ConfigError, require
+from fedbench.core.files import require_there
 from fedbench.tables.numbers import counted
 from fedbench.tables.terminal import listed
 
@@ -54,6 +55,7 @@ def plan(
         track: Track of the closed division, e.g. digits.
         estimate: Say first how long it may take here, by playing two rounds of some cells.
     """
+    opt.require_installed(opt.typed(context))
     from fedbench.leaderboard.rules import newest, readable
     from fedbench.leaderboard.submission import plan
 
@@ -93,6 +95,7 @@ def submit(
         replace: Replace an entry of the same system.
         dry_run: Say what would be written, and write nothing.
     """
+    require_there(records)
     from fedbench.leaderboard.rules import DIVISIONS
     from fedbench.leaderboard.submission import submit
     from fedbench.results.gather import gather

@@ -14,6 +14,7 @@ from rich.console import Console
 from fedbench.cli import options as opt
 from fedbench.cli.terminal import warn
 from fedbench.core.errors import ConfigError, one_line, require
+from fedbench.core.files import require_there
 from fedbench.tables.numbers import counted
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ def complete(entry: Path, records: list[Path], dry_run: bool = False) -> int:
     Options:
         dry_run: Say what would be written, and write nothing.
     """
+    require_there([entry, *records])
     from fedbench.leaderboard.submission import complete
     from fedbench.results.gather import gather
 

@@ -215,6 +215,13 @@ def require_installed(given: Mapping[str, Any]) -> None:
     adapters.parse(given.get("adapter", adapters.NONE))
 
 
+def require_scenario(given: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for values of no scenario, beside defaults, before torch is imported."""
+    from fedbench.experiment.scenario import Scenario
+
+    Scenario.of(**{name: x for name, x in given.items() if not isinstance(x, list)})
+
+
 def _require_named(kind: str, text: str) -> None:
     """Raise `ConfigError` for a text whose plug-in, or a link of whose chain, is not installed."""
     several = (registry.OWN, ALL, INSTALLED, STRONGEST)

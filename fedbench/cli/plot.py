@@ -12,6 +12,7 @@ from rich.console import Console
 from fedbench.cli.options import chosen, explained
 from fedbench.cli.terminal import warn
 from fedbench.core.errors import ConfigError
+from fedbench.core.files import require_there
 
 Records = Annotated[
     list[Path],
@@ -46,6 +47,7 @@ def plot(
         bits: Bits of the picture against bits: total, up and down, or uplink.
         terminal: Draw sketches in characters, and write no files.
     """
+    require_there(records)
     from fedbench.figures.kinds import KINDS, Sketch, require_attacks
     from fedbench.figures.layout import View
     from fedbench.figures.style import FORMATS, USUAL, save

@@ -236,10 +236,8 @@ class Scenario(BaseModel, metaclass=_Spoken):
 
     @model_validator(mode="after")
     def _sensible(self, info: ValidationInfo) -> Self:
-        from fedbench.api import Knowledge
         from fedbench.experiment import availability
         from fedbench.models import adapters
-        from fedbench.privacy.conversion import check_claim
 
         def called(name: str) -> str:
             return _called(name, info)
@@ -276,10 +274,14 @@ class Scenario(BaseModel, metaclass=_Spoken):
                 "clients have no test data of their own, got on; use per-client or per-client-80-20"
             )
         if self.knowledge is not None:
+            from fedbench.api import Knowledge
+
             Knowledge.parse(self.knowledge)
         if self.availability != availability.NONE:
             availability.parse(self.availability)
         adapters.parse(self.adapter)
+        from fedbench.privacy.conversion import check_claim
+
         check_claim(self.delta)
         for name in ("seed", "data_seed", "defense_draw"):
             value = getattr(self, name)

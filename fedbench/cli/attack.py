@@ -17,6 +17,7 @@ from fedbench.cli.terminal import end, status, watcher
 from fedbench.core.canonical import enter
 from fedbench.core.errors import Incompatible, PluginError
 from fedbench.core.files import writable, write_atomically
+from fedbench.core.presets import require_preset
 from fedbench.tables.numbers import counted
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ def attack(
         enter()
     given = opt.typed(context)
     opt.require_installed(given)
+    if preset is not None:
+        require_preset(preset)
     numbers = None if seeds is None else opt.parse_seeds(seeds)
     with status() as say:  # torch alone takes seconds
         say("reading plug-ins")

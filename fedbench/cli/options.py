@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
@@ -17,6 +16,7 @@ from fedbench.cli.docstrings import entries, sections
 from fedbench.core import registry
 from fedbench.core.choices import ALL, INSTALLED, STRONGEST
 from fedbench.core.errors import ONE_OF_THEM, ConfigError, UnknownPluginError, require
+from fedbench.core.presets import preset_names
 from fedbench.models import adapters
 
 TRIED = "What is tried"
@@ -46,11 +46,6 @@ def option(help: str, *names: str, panel: str = RUNNING) -> Any:
     return typer.Option(*names, help=help, rich_help_panel=panel)
 
 
-def _presets() -> list[str]:
-    folder = files("fedbench") / "presets"
-    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir())
-
-
 def _plugins() -> list[str]:
     return sorted({name for kind in registry.KINDS for name in registry.names(kind)})
 
@@ -60,7 +55,7 @@ def _kinds() -> list[str]:
 
 
 COMPLETED = {  # words that the shell completes a parameter of a command with
-    "attack.preset": _presets,
+    "attack.preset": preset_names,
     "list_.kind": _kinds,
     "show.name": _plugins,
     "show.kind": lambda: list(registry.KINDS),

@@ -231,6 +231,12 @@ def replace_class() -> type[Attack]:
         ({"stream": True}, r"stream is no field; write fedbench.play\(scenario, stream=...\)$"),
         ({"seeds": [0]}, r"seeds is no field; write fedbench.sweep\(scenarios, seeds=...\)$"),
         ({"lr": 0.1}, r"lr is no field; write it behind the protocol: protocol='fedavg:lr=0.1'$"),
+        ({"attack": ["alie"]}, "must be a plug-in or its text, got a list of 1; for several write"),
+        ({"model": {"a": 1}}, "^Scenario.model must be a plug-in or its text, got a dict of 1$"),
+        ({"availability": "drop:p=0.1"}, "^Scenario.availability must be one of none, dropout, tr"),
+        ({"knowledge": "everything"}, "^Scenario.knowledge must be own, colluders or all, each"),
+        ({"delta": 2}, r"^Scenario.delta must be in \[1e-100, 1\), got 2.0$"),
+        ({"adapter": "lora:r=4"}, "^Scenario.adapter lora has no parameter 'r'; parameters: rank"),
         ({"zzz": 3}, r"^Scenario.zzz is no field; known: protocol, attack, .*data_seed$"),
     ],
 )

@@ -276,6 +276,13 @@ def test_errors_of_a_run_name_fields_and_arguments_where_the_command_names_optio
         play(Scenario(attack=Louder(), **TINY), isolate=True)
     with pytest.raises(ConfigError, match=r"^isolate must have an attack that a package"):
         sweep(Scenario(attack=Louder(), **TINY), isolate=True)
+    for name, value, message in (
+        ("callbacks", print, r"must be a list, got a builtin_function_or_method; write \[it\]"),
+        ("data", "digits", r"must be samples, got 'digits'; write fedbench.data.own.from_arrays"),
+        ("checkpoint", "run", r"must be a Checkpoint, got 'run'; write fedbench.Checkpoint\(Path"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{name} {message}"):
+            play(Scenario(**TINY), **{name: value})  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match=r"^workers must be >= 0, got -1"):
         sweep(Scenario(**TINY), workers=-1)
     with pytest.raises(ConfigError, match=r"not installed; for several write a Scenario for each$"):
@@ -450,6 +457,18 @@ def test_a_module_plays_and_its_trained_weights_go_back_into_it(tmp_path: Path) 
     assert "tensor(" not in repr(model)  # a notebook shows it
     x = load_pool("digits").floats(torch.arange(20))
     assert torch.allclose(mine(x).softmax(dim=1), model.predict(x), atol=1e-6)
+
+
+class Unready(torch.nn.Module):
+    """A module that forgets to call the constructor of its base."""
+
+    def __init__(self) -> None:
+        self.outer = torch.nn.Linear(64, 10)
+
+
+def test_a_module_that_cannot_be_made_is_refused_with_the_reason() -> None:
+    with pytest.raises(ConfigError, match=r"^Scenario.model must be made .*AttributeError: cannot"):
+        Scenario(model=Unready)
 
 
 def test_the_name_of_a_module_follows_its_weights_and_its_maker() -> None:

@@ -115,6 +115,12 @@ def play(
         require_scenario("play", scenario)
         if isolate:
             require_installed(scenario, "isolate", ("attack", "defense"))
+        if data is not None and not isinstance(data, Data):
+            remedy = "write fedbench.data.own.from_arrays(x, y)"
+            raise ConfigError(f"data must be samples, got {shown(data)}; {remedy}")
+        if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+            remedy = "write fedbench.Checkpoint(Path(...))"
+            raise ConfigError(f"checkpoint must be a Checkpoint, got {shown(checkpoint)}; {remedy}")
         record = run.play(
             scenario,
             device=device,

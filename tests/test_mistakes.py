@@ -101,6 +101,9 @@ TYPED: list[tuple[str, str]] = [
     ("attack --device tpu", "--device must be auto, cpu, cuda or mps, got 'tpu'"),
     ("attack -a ALIE", "--attack 'ALIE' is not installed; did you mean 'alie'?"),
     ("attack -a alie,ipm", "'alie,ipm' is not installed; for several repeat the option, each with"),
+    ("attack -d 'nnm + krum'", "'nnm + krum' is not installed; a chain is written nnm+krum"),
+    ("attack -d nnm,krum", "'nnm,krum' is not installed; a chain is written nnm+krum"),
+    ("attack -d krum,median", "'krum,median' is not installed; for several repeat the option"),
     (
         "attack --dataset digits,mnist",
         "--dataset 'digits,mnist' is not installed; name one of them",

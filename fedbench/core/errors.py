@@ -127,15 +127,22 @@ def few(names: Iterable[object], most: int = 8) -> str:
     return f"{', '.join(texts[:most])}, ... ({len(texts)} in all)"
 
 
-def nearest(name: str, names: Iterable[str], otherwise: str) -> str:
+def nearest(name: str, names: Iterable[str], otherwise: str, prefilters: Iterable[str] = ()) -> str:
     """Return a suggestion for a misspelt name, or the text for names without one.
+
+    A name that begins with ``prefilters`` is read as a chain that is written wrong.
 
     >>> nearest("ALIE", ["alie", "ipm"], "known: alie, ipm")
     "did you mean 'alie'?"
     >>> nearest("alie,ipm", ["alie", "ipm"], "known: alie, ipm")
     'name one of them'
+    >>> nearest("nnm + krum", ["krum"], "known: krum", ["arc", "nnm"])
+    'a chain is written nnm+krum'
     """
     listed = list(names)
+    *before, last = re.split(r"[\s,+]+", name)
+    if before and {*before} <= {*prefilters}:
+        return f"a chain is written {'+'.join([*before, last])}"
     if set(name.split(",")) <= set(listed) - {name}:
         return ONE_OF_THEM
     matches = difflib.get_close_matches

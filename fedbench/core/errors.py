@@ -141,7 +141,7 @@ def nearest(name: str, names: Iterable[str], otherwise: str, prefilters: Iterabl
     """
     listed = list(names)
     *before, last = re.split(r"[\s,+]+", name)
-    if before and {*before} <= {*prefilters}:
+    if before and {*before} <= {*prefilters} and last in listed:
         return f"a chain is written {'+'.join([*before, last])}"
     if set(name.split(",")) <= set(listed) - {name}:
         return ONE_OF_THEM

@@ -1824,7 +1824,7 @@ def test_check_exits_with_1_and_says_where_and_why(board: Path, leaderboard: Com
         (["rank", "{board}", "--division", "half"], "--division must be closed or open"),
         (["plan", "--track", "tiny", "-p", "fslx", "--board", "{board}"], "did you mean"),
         (["submit", "{board}", *WHO, "--board", "{board}"], "must hold a record"),
-        (["submit", "x", *WHO, "--division", "half"], "--division must be closed or open"),
+        (["submit", "{board}", *WHO, "--division", "half"], "--division must be closed or open"),
         (["reproduce", "{board}", "--by", "CI"], "must be one entry of a board, got 0"),
         (["freeze", "A b", "--source", "x", "--board", "{board}"], "season name: string should"),
         (

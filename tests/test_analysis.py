@@ -223,6 +223,9 @@ def test_a_record_says_in_a_few_lines_what_was_run_and_what_came_out() -> None:
     assert str(record) == repr(record)
     assert "<td" in record._repr_html_()
     assert "ε n/a" in [" ".join(line.split()) for line in repr(made()).splitlines()]
+    assert record.summary()["run"] == f"50 clients, {len(record.rounds)} rounds, seed 3"
+    first = record.model_copy(update={"rounds": record.rounds[:1]})
+    assert first.summary()["run"] == "50 clients, 1 round, seed 3"
 
 
 def test_a_table_for_latex_has_the_rules_of_booktabs_and_escapes_names() -> None:

@@ -154,6 +154,27 @@ def test_nothing_found_is_said_and_no_error(
     assert mistake("results", tmp_path / "absent").startswith("STORE must be a folder of records")
 
 
+def test_a_board_and_a_folder_of_records_are_told_apart_and_each_is_sent_to_its_command(
+    store: Path, tmp_path: Path, command: Command, mistake: Mistake
+) -> None:
+    board = tmp_path / "a board"
+    (board / "rules").mkdir(parents=True)
+    (board / "rules" / "1.toml").write_text("")
+    entries = board / "closed" / "tiny"
+    entries.mkdir(parents=True)
+    (entries / "fedavg-0123456789ab.json").write_text("{}")  # which is no record
+    asked = "must be a folder of records, got that of a leaderboard; see fedbench leaderboard rank"
+    for folder in (board, entries):
+        assert mistake("results", folder) == f"{folder} {asked} '{board}'"
+        assert command("plot", folder)[2].endswith(f"{folder} {asked} '{board}'\n")
+    inside = board / "results"  # where a store may lie
+    inside.mkdir()
+    assert command("results", inside)[:2] == (0, "no cells\n")
+    for verb in ("rank", "render", "check"):
+        refusal = mistake("leaderboard", verb, store)
+        assert f"rules, got a folder of records; see fedbench results {store}, or" in refusal
+
+
 def test_several_stores_are_as_one_in_which_a_run_counts_once(
     store: Path, tmp_path: Path, command: Command
 ) -> None:

@@ -36,7 +36,7 @@ from fedbench_defenses.mean import Mean
 from fedbench_defenses.mixing import NNM
 from fedbench_defenses.multi_krum import Krum, MultiKrum
 from fedbench_defenses.nna import NNA
-from fedbench_defenses.norm_bound import NormBound
+from fedbench_defenses.norm_bound import ARC, NormBound
 
 # n = 8, f = 1: five neighbours. 8: 4 + 36 + 49 + 81 + 121 = 291, 15: 319, 19: 322, 17: 331.
 EIGHT = column(29, 2, 17, 6, 28, 8, 15, 19)
@@ -219,6 +219,16 @@ def test_the_order_of_rows_does_not_matter_to_filters_by_length_also_if_some_are
         out = answer(rule, x, view_of(x, root=root))
         turned = x[Key(seed).permutation(9)]
         torch.testing.assert_close(answer(rule, turned, view_of(turned, root=root)), out)
+
+
+def test_rows_that_were_clipped_to_one_norm_tie_for_cge_though_they_are_rounded() -> None:
+    for seed in range(20):
+        x = draw(seed, 7, 50)
+        clipped, _ = ARC(f=2).transform(FloatVectors(x), view_of(x))  # k = floor(4 * 5 / 7) = 2
+        rows = clipped.values()[x.norm(dim=1).argsort()]
+        assert len(set(norms(rows, torch.zeros(50))[4:].tolist())) == 3  # by rounding alone
+        expected = (rows[:4].sum(dim=0) + rows[4:].mean(dim=0)) / 5  # three share the last place
+        torch.testing.assert_close(answer(ARC(f=2).before(CGE(f=2)), x, view_of(x)), expected)
 
 
 def test_nna_counts_the_server_among_the_nodes_and_follows_f_plus_1_rows_at_most() -> None:

@@ -342,6 +342,21 @@ MISTYPED = [
     (("attack", "--seeds", "x"), "--seeds must be distinct integers like 0,1,2, got 'x'"),
     (("sweep", "s.toml", "--engine", "rai"), "--engine must be local or ray, got 'rai'"),
     (("sweep", "absent.toml"), "absent.toml"),
+    (("attack", "--preset", "dmo"), "--preset must be one of arsenal, "),
+    (("attack", "-p", "fedavg", "--rounds", "0"), "--rounds must be >= 1, got 0"),
+    (("attack", "-a", "ipm", "--malicious", "20"), "20 % are 0.2"),
+    (("privacy", "-m", "dp-sdg"), "--mechanism 'dp-sdg' is not installed; did you mean 'dp-sgd'?"),
+    (("audit", "-m", "noisy-sing"), "did you mean 'noisy-sign'?"),
+    (("probe", "membership", "-p", "fdavg"), "did you mean 'fedavg'?"),
+    (("probe", "inversion", "-p", "fdavg"), "did you mean 'fedavg'?"),
+    (("export", "flower", "-p", "fdavg"), "did you mean 'fedavg'?"),
+    (("leaderboard", "plan", "--track", "digits", "-p", "fdavg"), "did you mean 'fedavg'?"),
+    (("plot", "absent"), "absent cannot be read: No such file or directory"),
+    (
+        ("leaderboard", "submit", "absent", "--name", "x", "--authors", "x", "--tried", "1"),
+        "absent cannot be read: No such file or directory",
+    ),
+    (("leaderboard", "complete", "absent", "store"), "absent cannot be read"),
 ]
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import shlex
 import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -925,13 +926,18 @@ LIES: dict[str, tuple[str, Callable[[Path], Any]]] = {
 }
 
 
-def test_a_board_without_entries_is_a_sentence_for_people_and_an_empty_list_for_programs(
+def test_a_board_without_entries_is_a_sentence_for_people_and_an_empty_table_for_programs(
     board: Path, leaderboard: Command
 ) -> None:
     assert leaderboard("rank", board)[:2] == (0, "There are no entries yet.\n")
     code, out, _ = leaderboard("rank", board, "--format", "json")
     assert (code, json.loads(out)) == (0, [])
-    assert leaderboard("rank", board, "--format", "csv")[:2] == (0, "\n")
+    code, heading, _ = leaderboard("rank", board, "--format", "csv")
+    assert (code, heading.count("\n")) == (0, 1)
+    kept(board)  # which adds lines below that heading, and no field beside it
+    assert leaderboard("rank", board, "--format", "csv")[1].startswith(f"{heading}closed,tiny,")
+    (row,) = json.loads(leaderboard("rank", board, "--format", "json")[1])
+    assert heading.strip().split(",") == list(row)
 
 
 @pytest.mark.parametrize("what", LIES)
@@ -1739,6 +1745,45 @@ def test_submit_writes_an_entry_that_check_finds_good_and_refuses_it_twice(
     assert json.loads(new.read_text())["name"] == "Better name"
 
 
+def pasted(text: str, start: str) -> list[str]:
+    """Return the words that a shell reads in a line, from the command that begins so."""
+    (line,) = [line for line in text.splitlines() if start in line]
+    return shlex.split(line[line.index(start) :].replace(";", " ;"))
+
+
+def test_a_command_that_is_suggested_can_be_pasted_where_a_folder_has_a_space(
+    tmp_path: Path, leaderboard: Command
+) -> None:
+    board = with_rules(tmp_path / "a board")
+    out = stored(tmp_path / "store", runs())
+    _, said, _ = leaderboard("submit", out, *WHO, "--board", board)
+    words = pasted(said, "fedbench leaderboard render")
+    assert words[3:9] == [str(board), "&&", "fedbench", "leaderboard", "check", str(board)]
+    _, said, _ = leaderboard("freeze", "s", "--source", "a coin", "--board", board)
+    assert pasted(said, "leaderboard draw")[2:] == ["s", "--board", str(board), "--value"]
+    (path,) = (board / "closed" / "tiny").glob("*.json")
+    again = ("--by", "CI", "--out", tmp_path / "an out")
+    code, _, err = leaderboard("reproduce", path, *again)
+    assert code == 2
+    assert pasted(err, "say --out")[1:] == ["--out", str(tmp_path / "an out")]
+    saying(id="0" * 12)(path)
+    _, _, err = leaderboard("rank", board)
+    assert pasted(err, "fedbench leaderboard check")[3:] == [str(board)]
+
+
+@pytest.mark.parametrize("verb", ["rank", "render", "check"])
+def test_a_board_is_named_by_itself_or_as_an_option_and_not_by_both(
+    verb: str, board: Path, tmp_path: Path, leaderboard: Command
+) -> None:
+    kept(board)
+    assert leaderboard(verb, "--board", board) == leaderboard(verb, board)
+    assert leaderboard(verb, board, "--board", tmp_path / "other") == (
+        2,
+        "",
+        f"fedbench: --board must be left out beside {board}, got {tmp_path / 'other'}\n",
+    )
+
+
 def test_records_can_come_as_the_archive_of_an_entry(
     board: Path, tmp_path: Path, leaderboard: Command
 ) -> None:
@@ -1779,7 +1824,7 @@ def test_check_exits_with_1_and_says_where_and_why(board: Path, leaderboard: Com
         (["rank", "{board}", "--division", "half"], "--division must be closed or open"),
         (["plan", "--track", "tiny", "-p", "fslx", "--board", "{board}"], "did you mean"),
         (["submit", "{board}", *WHO, "--board", "{board}"], "must hold a record"),
-        (["submit", "x", *WHO, "--division", "half"], "--division must be closed or open"),
+        (["submit", "{board}", *WHO, "--division", "half"], "--division must be closed or open"),
         (["reproduce", "{board}", "--by", "CI"], "must be one entry of a board, got 0"),
         (["freeze", "A b", "--source", "x", "--board", "{board}"], "season name: string should"),
         (

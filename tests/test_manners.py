@@ -17,7 +17,7 @@ from conftest import Command, Install
 
 from fedbench.cli import main
 from fedbench.core import registry
-from fedbench.sweeps.plan import preset_names
+from fedbench.core.presets import preset_names
 from fedbench.tables.table import Column, Line, Table
 from fedbench.tables.terminal import plain_lines
 

@@ -259,7 +259,10 @@ REFUSED: list[tuple[Callable[[], Data], str]] = [
         "got a DataLoader; give its .dataset$",
     ),
     (lambda: from_arrays(np.zeros((2, 2)), [0.5, 1.25]), "only classification is possible"),
-    (lambda: from_arrays("data.npz", [0, 1]), r"x must be an array; write np.load\(FILE\)\[NAME\]"),
+    (
+        lambda: from_arrays("data.npz", [0, 1]),
+        r"x must be an array, got 'data.npz'; write np.load\(FILE\)\[NAME\]",
+    ),
     (
         lambda: from_dataset([(np.zeros(2), np.eye(3)[0])]),
         r"label of list\[0\] must be one label: a whole number from 0, or a text, got",
@@ -280,8 +283,8 @@ REFUSED: list[tuple[Callable[[], Data], str]] = [
         lambda: from_arrays([[1, 2], [3]], [0, 1]),
         "lists of one length, got a list of several; crop",
     ),
-    (lambda: from_arrays([[np.nan, 1.0]], [0]), "x must be finite float32 numbers; impute"),
-    (lambda: from_arrays([["a"], ["b"]], [0, 1]), "x must be numbers; encode texts"),
+    (lambda: from_arrays([[np.nan, 1.0]], [0]), r"numbers, got NaN or infinity; impute"),
+    (lambda: from_arrays([["a"], ["b"]], [0, 1]), "x must be numbers, got <U1; encode texts"),
     (lambda: from_arrays(np.zeros((2, 2)), [0, 3], classes=2), "labels from 0 to 1"),
     (lambda: from_arrays(np.zeros((2, 2)), [0, 1], clients=[1]), r"clients must be one of each"),
     (
@@ -303,7 +306,7 @@ REFUSED: list[tuple[Callable[[], Data], str]] = [
     ),
     (lambda: from_arrays(np.zeros((2, 2), int), [0, 1], mean=[1.0], std=[1.0]), "token ids"),
     (lambda: from_arrays(np.zeros((0, 2)), []), "x must be samples along dimension 0"),
-    (lambda: from_dataset(Endless()), "a data set with a length; list an iterable one"),
+    (lambda: from_dataset(Endless()), "a data set with a length, got Endless; list it first$"),
     (lambda: from_dataset([{"x": 1}]), r"list\[0\] must be a pair \(sample, label\), got dict"),
     (lambda: from_dataset([(np.zeros(2), 0), (np.zeros(3), 1)]), r"sample 1 must have the shape"),
     (lambda: from_folder("/nowhere"), "from_folder must be a folder"),

@@ -20,7 +20,13 @@ import fedbench
 from fedbench import play, sweep
 from fedbench.api import Attack, AttackView, Defense, ServerView
 from fedbench.core import registry
-from fedbench.core.errors import ConfigError, FedbenchError, PluginError, UnknownPluginError
+from fedbench.core.errors import (
+    ConfigError,
+    FedbenchError,
+    Incompatible,
+    PluginError,
+    UnknownPluginError,
+)
 from fedbench.core.rng import Key
 from fedbench.data.datasets import Data
 from fedbench.data.own import from_arrays
@@ -222,8 +228,15 @@ def replace_class() -> type[Attack]:
         ({"rounds": "many"}, "^Scenario.rounds must be a number, got the text 'many'$"),
         ({"round": 3}, r"^Scenario.round is no field; did you mean rounds\?$"),
         ({"device": "cpu"}, r"device is no field; write fedbench.play\(scenario, device=...\)$"),
+        ({"stream": True}, r"stream is no field; write fedbench.play\(scenario, stream=...\)$"),
         ({"seeds": [0]}, r"seeds is no field; write fedbench.sweep\(scenarios, seeds=...\)$"),
         ({"lr": 0.1}, r"lr is no field; write it behind the protocol: protocol='fedavg:lr=0.1'$"),
+        ({"attack": ["alie"]}, "must be a plug-in or its text, got a list of 1; for several write"),
+        ({"model": {"a": 1}}, "^Scenario.model must be a plug-in or its text, got a dict of 1$"),
+        ({"availability": "drop:p=0.1"}, "^Scenario.availability must be one of none, dropout, tr"),
+        ({"knowledge": "everything"}, "^Scenario.knowledge must be own, colluders or all, each"),
+        ({"delta": 2}, r"^Scenario.delta must be in \[1e-100, 1\), got 2.0$"),
+        ({"adapter": "lora:r=4"}, "^Scenario.adapter lora has no parameter 'r'; parameters: rank"),
         ({"zzz": 3}, r"^Scenario.zzz is no field; known: protocol, attack, .*data_seed$"),
     ],
 )
@@ -263,8 +276,17 @@ def test_errors_of_a_run_name_fields_and_arguments_where_the_command_names_optio
         play(Scenario(attack=Louder(), **TINY), isolate=True)
     with pytest.raises(ConfigError, match=r"^isolate must have an attack that a package"):
         sweep(Scenario(attack=Louder(), **TINY), isolate=True)
+    for name, value, message in (
+        ("callbacks", print, r"must be a list, got a builtin_function_or_method; write \[it\]"),
+        ("data", "digits", r"must be samples, got 'digits'; write fedbench.data.own.from_arrays"),
+        ("checkpoint", "run", r"must be a Checkpoint, got 'run'; write fedbench.Checkpoint\(Path"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{name} {message}"):
+            play(Scenario(**TINY), **{name: value})  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match=r"^workers must be >= 0, got -1"):
         sweep(Scenario(**TINY), workers=-1)
+    with pytest.raises(ConfigError, match=r"not installed; for several write a Scenario for each$"):
+        sweep(Scenario(attack="alie,ipm"))
 
 
 @pytest.mark.slow
@@ -293,6 +315,17 @@ def test_an_ensemble_is_saved_member_by_member_and_is_no_single_state_dict(tmp_p
         twice.state_dict()
 
 
+def test_a_round_of_any_size_is_streamed_where_it_is_asked_for() -> None:
+    small = TINY | {"rounds": 1, "model": "micro"}
+    fitting = Scenario(defense="median", **small)
+    whole = play(fitting, chunk=2)
+    streamed = play(fitting, chunk=2, stream=True)
+    assert [r.uplink_bits for r in streamed.rounds] == [r.uplink_bits for r in whole.rounds]
+    reading = Scenario(defense="signguard", **small)
+    with pytest.raises(Incompatible, match="signguard reads each of them; use defense='median'"):
+        play(reading, stream=True)
+
+
 @pytest.mark.slow
 def test_a_sweep_returns_its_records_in_order_and_plays_nothing_twice(tmp_path: Path) -> None:
     loud = Scenario(attack=Louder(), **TINY)
@@ -311,6 +344,20 @@ def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"dirichlet:minimum=10 needs.*the others are in"):
         sweep([few, Scenario(attack=Louder(), **TINY)], out=tmp_path)
     assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+def test_a_scenario_that_cannot_be_is_refused_by_its_place_before_anything_is_played(
+    tmp_path: Path,
+) -> None:
+    fine = Scenario(attack=Louder(), **TINY)
+    masked = Scenario(protocol="fedpm", mechanism="dp-fedavg", **TINY)
+    with pytest.raises(Incompatible, match=r"^scenarios\[1\]: mechanism dp-fedavg needs updates"):
+        sweep([fine, masked], out=tmp_path)
+    with pytest.raises(Incompatible, match=r"^mechanism dp-fedavg needs updates"):
+        sweep(masked, out=tmp_path)
+    with pytest.raises(UnknownPluginError, match=r"^scenarios\[0\]: Scenario.attack 'nosuch'"):
+        sweep([Scenario(attack="nosuch"), fine], out=tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_that_failed_is_played_again_by_a_later_call(
@@ -410,6 +457,18 @@ def test_a_module_plays_and_its_trained_weights_go_back_into_it(tmp_path: Path) 
     assert "tensor(" not in repr(model)  # a notebook shows it
     x = load_pool("digits").floats(torch.arange(20))
     assert torch.allclose(mine(x).softmax(dim=1), model.predict(x), atol=1e-6)
+
+
+class Unready(torch.nn.Module):
+    """A module that forgets to call the constructor of its base."""
+
+    def __init__(self) -> None:
+        self.outer = torch.nn.Linear(64, 10)
+
+
+def test_a_module_that_cannot_be_made_is_refused_with_the_reason() -> None:
+    with pytest.raises(ConfigError, match=r"^Scenario.model must be made .*AttributeError: cannot"):
+        Scenario(model=Unready)
 
 
 def test_the_name_of_a_module_follows_its_weights_and_its_maker() -> None:

@@ -14,6 +14,7 @@ import pytest
 import fedbench
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, UnknownPluginError
+from fedbench.core.presets import preset_names
 from fedbench.experiment import record as record_module
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.compatibility import resolve
@@ -22,7 +23,7 @@ from fedbench.experiment.record import Record, parse, read
 from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.results.summary import rows
 from fedbench.sweeps.grid import Grid
-from fedbench.sweeps.plan import Plan, preset_names
+from fedbench.sweeps.plan import Plan
 
 
 def test_json_comes_back_and_precision_is_said_where_it_is_not_float32() -> None:

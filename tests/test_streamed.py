@@ -341,6 +341,17 @@ def test_kept_messages_are_read_a_few_columns_at_a_time_by_hand() -> None:
     assert view.findings.kept.tolist() == [False, True, True]
 
 
+def test_rows_of_kept_messages_are_named_as_those_of_others_are() -> None:
+    rows = FloatVectors(torch.tensor([[0.0], [2.0], [7.0]]))
+    kept = KeptMessages(rows.take([]), rows.encode())
+    mixed = kept.mixed(torch.eye(3, dtype=torch.float64).flip(0))  # the same rows from the end
+    for chosen in (torch.tensor([False, False, True]), [2], [-1], torch.tensor([2])):
+        assert next(kept.take(chosen).columns()).tolist() == rows.take(chosen).x.tolist() == [[7.0]]
+        assert next(mixed.take(chosen).columns()).tolist() == [[0.0]]
+    with pytest.raises(IndexError):
+        kept.take(torch.tensor([True, False]))
+
+
 def test_shards_of_columns_answer_what_all_columns_do(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = FloatVectors(Key(3).normal(7, 5 * 8192 + 4))  # seven values round in some order
     kept = KeptMessages(rows.take([]), rows.encode())

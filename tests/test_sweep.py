@@ -15,12 +15,15 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from conftest import Install
 from moody import HUNDRED, failures, first, installed, records
+from rich.console import Console
+from sample_records import sample_record, sample_round
 
 import fedbench
 from fedbench.api import Defense, ServerView
-from fedbench.cli.sweep import expectation
+from fedbench.cli.sweep import expectation, foresee, summarise
 from fedbench.core.errors import ConfigError, Unavailable
 from fedbench.experiment.cells import Cell, Run
 from fedbench.experiment.measurements import Round
@@ -28,7 +31,7 @@ from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import Payload
 from fedbench.results.store import Failure, Store
-from fedbench.sweeps.drive import Sweep, play_each
+from fedbench.sweeps.drive import Sweep, Tally, play_each
 from fedbench.sweeps.engine import Engine, Job, News, crash, play_job
 from fedbench.sweeps.estimate import Estimate, _by_novelty, _expected, estimate
 from fedbench.sweeps.local import LocalEngine, Options, main_left_out, see_only
@@ -170,6 +173,21 @@ def test_a_store_has_what_is_whole(tmp_path: Path) -> None:
             assert not store.has(run)
         with pytest.raises(ConfigError, match="the code changed meanwhile; start the sweep again"):
             store.keep(Run(run.cell, 1), record)
+
+
+def test_what_is_missing_since_code_changed_is_counted_before_a_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell = small()
+    runs = [Run(cell, 0), Run(cell, 1)]
+    for seed, name in ((0, "0" * 16), (2, "1" * 16)):
+        scenario = Run(cell, seed).resolved
+        sample_record(scenario, [sample_round(0, 0.5)], {}, id=name).write(tmp_path)
+    (tmp_path / "notes.json").write_text("{")
+    assert Store(tmp_path).by_other_code(runs) == 1
+    foresee(Console(width=200), runs, tmp_path, Options(device="cpu"), 1)
+    others = "another version of fedbench or of a plug-in played 1 of the others"
+    assert f"0 of 2 runs have a record; {others}\n" in capsys.readouterr().out
 
 
 def test_a_store_that_cannot_be_written_is_an_error_and_an_unreadable_failure_is_none(
@@ -362,6 +380,25 @@ def test_cells_are_probed_by_novelty_and_others_take_as_long_as_what_is_most_lik
     assert _expected(alike, speeds) == 3.0 + 10 * 2.0
     both = Cell(Scenario(protocol="fedpm", attack="ipm", defense="krum:f=1", rounds=10))
     assert _expected(both, speeds) == (3.0 + 100.0) / 2 + 10 * (2.0 + 100.0) / 2
+
+
+def test_the_table_of_a_folder_with_a_space_is_suggested_as_a_shell_reads_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = Run(Cell(Scenario()), 0)
+    parts: dict[str, Any] = {
+        "kind": "crash",
+        "error": "Boom",
+        "message": "",
+        "traceback": "",
+        "tries": 1,
+    }
+    failure = Failure(id=run.id, scenario=run.cell.scenario, chunk=1, **parts)
+    with pytest.raises(typer.Exit):  # 1, for a run failed
+        summarise(Tally(failed={run: failure}), Path("my store"), 1, 0.0)
+    shown = capsys.readouterr()
+    assert shown.out.endswith("now: fedbench results 'my store'\n")
+    assert "see fedbench results 'my store' --failed " in shown.err
 
 
 @pytest.mark.slow

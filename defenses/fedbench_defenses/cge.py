@@ -11,13 +11,16 @@ from fedbench.payload import Payload, Rows
 from .distances import Geometric, combine, norms, smallest
 from .norm_bound import CONSTANT
 
+ROUNDING = 1e-6  # relative difference of norms: rows of float32 that are clipped to one have 1e-7
+
 
 @dataclass(frozen=True, kw_only=True)
 class CGE(Geometric[None]):
     """Average the ``n - f`` rows of smallest norm.
 
     Norms are measured from the middle of the alphabet. Rows that tie for the last places share
-    them. A row that is not finite has the largest norm. Ignores the clients' sizes.
+    them, also if only rounding tells their norms apart, as behind a prefilter that clips rows to
+    one norm. A row that is not finite has the largest norm. Ignores the clients' sizes.
 
     The paper's text was not at hand; the rule is as public code has it. In some versions the server
     adds the rows up, which a learning rate of the server can undo.
@@ -46,6 +49,6 @@ class CGE(Geometric[None]):
 
     def answer(self, x: Rows, origin: Tensor, state: None, view: ServerView) -> tuple[Tensor, None]:
         count = len(x) - (self.f or 0)
-        share = smallest(norms(x, origin), count).cpu()
+        share = smallest(norms(x, origin), count, ROUNDING).cpu()
         view.findings.kept = share > 0
         return combine(share / count, x), None

@@ -61,17 +61,18 @@ def middle(x: Tensor) -> Tensor:
     return x.sort().values[(len(x) - 1) // 2 : len(x) // 2 + 1].mean()
 
 
-def smallest(keys: Tensor, count: int) -> Tensor:
+def smallest(keys: Tensor, count: int, rounding: float = 0.0) -> Tensor:
     """Return shares ``(..., n)`` float64: 1 for the ``count`` smallest keys, 0 for the others.
 
-    Keys that tie for the last places share them.
+    Keys that tie for the last places share them. A key ``>= 0`` also ties with the last one if it
+    differs by a ``rounding``, relative to that one, at most.
 
     >>> smallest(torch.tensor([3.0, 1.0, 3.0, 3.0, 4.0, 3.0]), 3).tolist()
     [0.5, 1.0, 0.5, 0.5, 0.0, 0.5]
     """
     last = keys.sort(dim=-1).values[..., count - 1 : count]
-    nearer = keys < last
-    tied = keys == last
+    nearer = keys < last * (1 - rounding)
+    tied = ~nearer & (keys <= last * (1 + rounding))
     places = count - nearer.sum(dim=-1, keepdim=True)
     return nearer + tied * places / tied.sum(dim=-1, keepdim=True, dtype=torch.float64)
 

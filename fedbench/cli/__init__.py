@@ -143,6 +143,9 @@ def main(arguments: list[str] | None = None) -> None:
         option = getattr(getattr(error, "param", None), "opts", None)
         if option and hasattr(error.__cause__, "errors"):  # pydantic's, of newer versions of typer
             message = refusal(option[0], error.__cause__)
+        elif error.ctx is not None and type(error) is not typer.BadParameter:
+            suggested = "Possible" in message or "Did you mean" in message
+            message += "" if suggested or not message else f"; see {error.ctx.command_path} --help"
         if message:
             fail(message)
         sys.exit(2)  # no arguments: the help was printed

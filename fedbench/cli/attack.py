@@ -17,6 +17,7 @@ from fedbench.cli.terminal import end, status, watcher
 from fedbench.core.canonical import enter
 from fedbench.core.errors import Incompatible, PluginError
 from fedbench.core.files import writable, write_atomically
+from fedbench.core.presets import require_preset
 from fedbench.tables.numbers import counted
 
 if TYPE_CHECKING:
@@ -85,9 +86,13 @@ def attack(
         enter()
     given = opt.typed(context)
     opt.require_installed(given)
+    if preset is not None:
+        require_preset(preset)
     numbers = None if seeds is None else opt.parse_seeds(seeds)
     with status() as say:  # torch alone takes seconds
         say("reading plug-ins")
+        if is_own_grid(preset, given):
+            opt.require_scenario(given)
         from fedbench.sweeps.local import Options
 
         plan = choose(preset, given, numbers, lr)
@@ -107,14 +112,18 @@ def attack(
     play(plan, options, out, dry_run, track or ())
 
 
+def is_own_grid(preset: str | None, given: Mapping[str, Any]) -> bool:
+    """Tell whether the options describe a grid of their own, and no preset with changes."""
+    return preset is None and any(kind in given for kind in opt.PANELS[opt.TRIED])
+
+
 def choose(
     preset: str | None, given: Mapping[str, Any], seeds: tuple[int, ...] | None, lr: float | None
 ) -> Plan:
     """Return the table that the options describe: a preset with changes, or a grid of its own."""
-    from fedbench.experiment.cells import AXES
     from fedbench.sweeps.plan import Plan
 
-    if preset is None and any(kind in given for kind in AXES):
+    if is_own_grid(preset, given):
         grid = {"protocol": "fedavg", "attack": "all"}
         table = {"title": "Accuracy under attack", "scenario": {}, "grid": [grid]}
         plan = Plan.of(table, "attack", given)

@@ -70,6 +70,7 @@ def audit(
     Methods one-run and one-shot:
         canaries: Canaries among the clients.
     """
+    opt.require_installed(opt.typed(context))
     from fedbench.audits.campaign import METHODS, AuditPlan, fitting
     from fedbench.experiment.scenario import Scenario
 

@@ -26,7 +26,8 @@ def listed(kinds: list[str]) -> list[dict[str, Any]]:
 
 def presets() -> list[dict[str, Any]]:
     """Return name, title and size of each preset that comes with fedbench."""
-    from fedbench.sweeps.plan import Plan, preset_names
+    from fedbench.core.presets import preset_names
+    from fedbench.sweeps.plan import Plan
 
     entries = []
     for name in preset_names():

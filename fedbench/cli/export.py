@@ -42,6 +42,7 @@ def export(
         rehearse: Seed of a rehearsal, whose draws are those of `fedbench.play`; below 0: draws come
             from the operating system.
     """
+    opt.require_installed(opt.typed(context))
     from fedbench.deployment.flower_app import export as write
     from fedbench.deployment.settings import Settings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,10 +14,18 @@ from rich.console import Console
 
 from fedbench.cli import leaderboard_stages
 from fedbench.cli import options as opt
-from fedbench.cli.leaderboard_stages import BOARD, BoardOption, print_plan, tell
+from fedbench.cli.leaderboard_stages import (
+    BOARD,
+    BoardOption,
+    BoardRead,
+    chosen_board,
+    print_plan,
+    tell,
+)
 from fedbench.cli.terminal import warn, watcher
 from fedbench.core.canonical import enter
 from fedbench.core.errors import ConfigError, require
+from fedbench.core.files import require_there
 from fedbench.tables.numbers import counted
 from fedbench.tables.terminal import listed
 
@@ -25,7 +34,10 @@ app = typer.Typer(
     help="Make entries that others can trust: plan, sweep, submit, check, freeze, draw, complete, "
     "reproduce, rank.",
 )
-Board = Annotated[Path, typer.Argument(help="Folder of a board, with its rules.")]
+Folder = Annotated[
+    Path | None,
+    typer.Argument(help="Folder of a board, by default that of --board.", metavar="board"),
+]
 
 
 @app.command(
@@ -35,7 +47,7 @@ Board = Annotated[Path, typer.Argument(help="Folder of a board, with its rules."
 )
 @opt.explained
 def plan(
-    context: typer.Context, track: str, board: BoardOption = BOARD, estimate: bool = False
+    context: typer.Context, track: str, board: BoardRead = BOARD, estimate: bool = False
 ) -> None:
     """Print the sweep that a system must play: the track, the seeds, the mandatory attacks.
 
@@ -43,6 +55,7 @@ def plan(
         track: Track of the closed division, e.g. digits.
         estimate: Say first how long it may take here, by playing two rounds of some cells.
     """
+    opt.require_installed(opt.typed(context))
     from fedbench.leaderboard.rules import newest, readable
     from fedbench.leaderboard.submission import plan
 
@@ -82,6 +95,7 @@ def submit(
         replace: Replace an entry of the same system.
         dry_run: Say what would be written, and write nothing.
     """
+    require_there(records)
     from fedbench.leaderboard.rules import DIVISIONS
     from fedbench.leaderboard.submission import submit
     from fedbench.results.gather import gather
@@ -95,11 +109,17 @@ def submit(
 
 @app.command()
 @opt.explained
-def check(target: Path = BOARD, format: opt.Format = "table", own_rules: bool = False) -> int:
+def check(
+    context: typer.Context,
+    target: Path | None = None,
+    board: BoardRead = BOARD,
+    format: opt.Format = "table",
+    own_rules: bool = False,
+) -> int:
     """Check that files are what they say: exit code 1 if a rule is broken. Nothing is played.
 
     Positional:
-        target: A board, a folder of one, or an entry.
+        target: A board, a folder of one, or an entry; by default the board of --board.
 
     Options:
         own_rules: Admit rules of the board's own, not only those that were published.
@@ -108,7 +128,7 @@ def check(target: Path = BOARD, format: opt.Format = "table", own_rules: bool = 
     from fedbench.leaderboard.check import check
 
     opt.chosen("--format", format, ("table", "json"))
-    checked = check(target, own_rules)
+    checked = check(chosen_board(context, target, board), own_rules)
     if format == "json":
         print(shown.checked_json(checked))
     else:
@@ -197,7 +217,8 @@ def reproduce(
         print("\n".join(commands(claimed, missing, folder)))
         raise ConfigError(
             f"{entry} must be played again by its own code, {claimed.entry.code}, got "
-            f"{code_version()}; run the lines above with that version, then say --out {folder}"
+            f"{code_version()}; run the lines above with that version, then say --out "
+            f"{shlex.quote(str(folder))}"
         )
     for stage in dict.fromkeys(part.stage for part in missing):
         cells = {part: cell(claimed.entry, part.attack) for part in missing if part.stage == stage}
@@ -336,7 +357,9 @@ def reveal(
 @app.command()
 @opt.explained
 def rank(
-    board: Board = BOARD,
+    context: typer.Context,
+    folder: Folder = None,
+    board: BoardRead = BOARD,
     division: str | None = None,
     track: str | None = None,
     view: str = "equal-rounds",
@@ -364,6 +387,7 @@ def rank(
     from fedbench.leaderboard.rules import DIVISIONS, readable
     from fedbench.leaderboard.rules import newest as newest_rules
 
+    board = chosen_board(context, folder, board)
     require("--division", division, division in (None, *DIVISIONS), "closed or open")
     chosen = opt.chosen("--view", view, VIEWS)
     opt.chosen("--format", format, ("table", "json", "csv", "md"))
@@ -409,7 +433,12 @@ def rank(
 
 @app.command()
 @opt.explained
-def render(board: Board = BOARD, out: Path | None = None) -> None:
+def render(
+    context: typer.Context,
+    folder: Folder = None,
+    board: BoardRead = BOARD,
+    out: Path | None = None,
+) -> None:
     """Write the page of a board: ranks, races and entries.
 
     Options:
@@ -417,6 +446,7 @@ def render(board: Board = BOARD, out: Path | None = None) -> None:
     """
     from fedbench.leaderboard.site.page import render
 
+    board = chosen_board(context, folder, board)
     for path in render(board, out or board):
         print(path)
 

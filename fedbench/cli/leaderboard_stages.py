@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
 
 from fedbench.cli import options as opt
 from fedbench.cli.terminal import warn
-from fedbench.core.errors import one_line, require
+from fedbench.core.errors import ConfigError, one_line, require
+from fedbench.core.files import require_there
 from fedbench.tables.numbers import counted
 
 if TYPE_CHECKING:
     from fedbench.leaderboard.submission import Submission
 
-WHERE = "Where it goes"
 BOARD = Path("leaderboards")
-BoardOption = Annotated[Path, opt.option("Folder of a board, with its rules.", panel=WHERE)]
+BOARD_HELP = "Folder of a board, with its rules."
+BoardOption = Annotated[Path, opt.option(BOARD_HELP, "--board", panel="Where it goes")]
+BoardRead = Annotated[Path, opt.option(BOARD_HELP, "--board", panel="Options")]
+
+
+def chosen_board(context: typer.Context, folder: Path | None, board: Path) -> Path:
+    """Return the path that was typed by itself, else that of --board; both are a `ConfigError`."""
+    source = context.get_parameter_source("board")
+    if folder is not None and source is not None and source.name == "COMMANDLINE":
+        raise ConfigError(f"--board must be left out beside {folder}, got {board}")
+    return board if folder is None else folder
 
 
 @opt.explained
@@ -45,9 +57,10 @@ def freeze(name: str, source: str, board: BoardOption = BOARD) -> None:
         require("--source", source, at > datetime.now(UTC), f"still to come, not of {when}")
     digests = [entry.content_digest() for group in races(board).values() for entry in group]
     season = freeze(board, name, source, digests)
+    where = "" if board == BOARD else f"--board {shlex.quote(str(board))} "
     print(
         f"season {name}: {counted(len(season.frozen), 'entry')} frozen; commit it before "
-        f"{when}, then say fedbench leaderboard draw {name} --value"
+        f"{when}, then say fedbench leaderboard draw {name} {where}--value"
     )
 
 
@@ -106,6 +119,7 @@ def complete(entry: Path, records: list[Path], dry_run: bool = False) -> int:
     Options:
         dry_run: Say what would be written, and write nothing.
     """
+    require_there([entry, *records])
     from fedbench.leaderboard.submission import complete
     from fedbench.results.gather import gather
 
@@ -135,9 +149,8 @@ def tell(done: Submission, dry_run: bool) -> int:
     print(f"{'would be' if dry_run else 'wrote'} {path}, its records beside it")
     print(f"worst case {spread(entry.score.worst)} %, under {short(entry, entry.score.attack)}")
     if not dry_run:
-        steps = " && ".join(
-            f"fedbench leaderboard {verb} {done.board}" for verb in ("render", "check")
-        )
+        board = shlex.quote(str(done.board))
+        steps = " && ".join(f"fedbench leaderboard {verb} {board}" for verb in ("render", "check"))
         print(f"next: {steps}; then open a pull request with all that changed")
     return 0
 

@@ -39,6 +39,13 @@ NARROW = ("rank", "entry", "worst case %", "up", "ε", FRONT)
 WIDE = 110  # characters from which on every column has room
 MIN_ENTRY_WIDTH = 24  # characters that an entry has at least
 NUMBERS = ("rank", BEST, "up", "down", "ε")
+COLUMNS = (  # of a ranking that a program reads, also where it has no standing
+    *("division", "track", "view", "bits", "private", "rank", "probability_best", "season"),
+    *("told_apart", "pareto", "id", "name", "system"),
+    *("worst", "low", "high", "attack", "area", "clean", "uplink_bits", "downlink_bits"),
+    *("epsilon", "unit", "sees", "adjacency", "delta", "held_out", "gap", "gap_low", "gap_high"),
+    *("rules", "newest_rules", "status", "outdated"),
+)
 UNSEEN = (
     "Nothing was played: numbers that were made up consistently, plug-ins that do something else "
     "than they say or recognise the seeds that everybody knows, and a season whose value was known "
@@ -227,8 +234,8 @@ def as_json(places: Sequence[RankingTable]) -> str:
 
 
 def as_csv(places: Sequence[RankingTable]) -> str:
-    """Write one table of all tracks."""
-    return rows_as_csv([row for place in places for row in place.rows()]).decode()
+    """Write one table of all tracks; of none its heading."""
+    return rows_as_csv([row for place in places for row in place.rows()], COLUMNS).decode()
 
 
 def as_markdown(places: Sequence[RankingTable]) -> str:

@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
@@ -16,7 +15,8 @@ from typer.core import TyperCommand
 from fedbench.cli.docstrings import entries, sections
 from fedbench.core import registry
 from fedbench.core.choices import ALL, INSTALLED, STRONGEST
-from fedbench.core.errors import ConfigError, require
+from fedbench.core.errors import ONE_OF_THEM, ConfigError, UnknownPluginError, require
+from fedbench.core.presets import preset_names
 from fedbench.models import adapters
 
 TRIED = "What is tried"
@@ -34,6 +34,7 @@ PANELS = {  # where `--help` shows a field of a scenario
     PRIVACY: ("delta", "adjacency", "sampling", "sees"),
     RUNNING: ("eval_every", "local_models", "seed"),
 }
+REPEAT = "for several repeat the option, each with one name"
 FIELDS = tuple(name for names in PANELS.values() for name in names)
 SHORT = {"protocol": "-p", "attack": "-a", "defense": "-d", "mechanism": "-m", "input": "-i"}
 Name = TypeVar("Name", bound=str)
@@ -45,11 +46,6 @@ def option(help: str, *names: str, panel: str = RUNNING) -> Any:
     return typer.Option(*names, help=help, rich_help_panel=panel)
 
 
-def _presets() -> list[str]:
-    folder = files("fedbench") / "presets"
-    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir())
-
-
 def _plugins() -> list[str]:
     return sorted({name for kind in registry.KINDS for name in registry.names(kind)})
 
@@ -59,7 +55,7 @@ def _kinds() -> list[str]:
 
 
 COMPLETED = {  # words that the shell completes a parameter of a command with
-    "attack.preset": _presets,
+    "attack.preset": preset_names,
     "list_.kind": _kinds,
     "show.name": _plugins,
     "show.kind": lambda: list(registry.KINDS),
@@ -202,19 +198,37 @@ def typed(context: typer.Context) -> dict[str, Any]:
 
 def require_installed(given: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for a name of no plug-in or adapter, before anything imports torch."""
-    several = (registry.OWN, ALL, INSTALLED, STRONGEST)
     for kind in (kind for kind in registry.KINDS if kind in given):
-        for text in given[kind] if isinstance(given[kind], list) else [given[kind]]:
-            *before, last = registry.links(text) if kind == "defense" else [text]
-            if text.isprintable():  # other errors are told where the plug-in is loaded
-                name, _ = registry.split(last, f"--{kind}")
-                if name not in (*several, *registry.names(kind)):
-                    registry.plugin(kind, name)  # refuses it
-                for link in before:
-                    name = link.partition(":")[0].strip()
-                    if not any(registry.points_of(either, name) for either in (kind, "prefilter")):
-                        registry.plugin("prefilter", name)  # refuses it, or this process has it
+        repeatable = isinstance(given[kind], list)
+        for text in given[kind] if repeatable else [given[kind]]:
+            try:
+                _require_named(kind, text)
+            except UnknownPluginError as error:
+                if not repeatable:
+                    raise
+                raise UnknownPluginError(str(error).replace(ONE_OF_THEM, REPEAT)) from error
     adapters.parse(given.get("adapter", adapters.NONE))
+
+
+def require_scenario(given: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for values of no scenario, beside defaults, before torch is imported."""
+    from fedbench.experiment.scenario import Scenario
+
+    Scenario.of(**{name: x for name, x in given.items() if not isinstance(x, list)})
+
+
+def _require_named(kind: str, text: str) -> None:
+    """Raise `ConfigError` for a text whose plug-in, or a link of whose chain, is not installed."""
+    several = (registry.OWN, ALL, INSTALLED, STRONGEST)
+    *before, last = registry.links(text) if kind == "defense" else [text]
+    if text.isprintable():  # other errors are told where the plug-in is loaded
+        name, _ = registry.split(last, f"--{kind}")
+        if name not in (*several, *registry.names(kind)):
+            registry.plugin(kind, name)  # refuses it
+        for link in before:
+            name = link.partition(":")[0].strip()
+            if not any(registry.points_of(either, name) for either in (kind, "prefilter")):
+                registry.plugin("prefilter", name)  # refuses it, or this process has it
 
 
 def _generated(

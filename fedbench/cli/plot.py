@@ -12,6 +12,7 @@ from rich.console import Console
 from fedbench.cli.options import chosen, explained
 from fedbench.cli.terminal import warn
 from fedbench.core.errors import ConfigError
+from fedbench.core.files import require_there
 
 Records = Annotated[
     list[Path],
@@ -46,9 +47,11 @@ def plot(
         bits: Bits of the picture against bits: total, up and down, or uplink.
         terminal: Draw sketches in characters, and write no files.
     """
+    require_there(records)
     from fedbench.figures.kinds import KINDS, Sketch, require_attacks
     from fedbench.figures.layout import View
     from fedbench.figures.style import FORMATS, USUAL, save
+    from fedbench.leaderboard.board import require_no_board
     from fedbench.results.gather import cells_of, gather
     from fedbench.results.summary import rows
 
@@ -62,7 +65,11 @@ def plot(
             f"--out must be a folder for pictures, got {str(out)!r}; write --out "
             f"{shlex.quote(str(out.parent))} --format {form}"
         )
-    cells = cells_of(gather(records, lambda reason: warn(f"skipped: {reason}")))
+    try:
+        cells = cells_of(gather(records, lambda reason: warn(f"skipped: {reason}")))
+    except ConfigError:
+        require_no_board(records)
+        raise
     table = rows(list(cells), cells)
     view = View(
         width=width,

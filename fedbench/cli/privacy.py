@@ -111,6 +111,7 @@ def privacy(
         print(context.get_help())
         return
 
+    opt.require_installed(opt.typed(context))
     from fedbench.figures.privacy_chart import compose
     from fedbench.figures.style import save
     from fedbench.privacy.planning import PrivacyPlan, calibrated, curve, prices

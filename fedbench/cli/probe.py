@@ -65,6 +65,7 @@ def membership(
     Running:
         shadows: Runs with and without each example, together; an even number.
     """
+    opt.require_installed(opt.typed(context))
     from fedbench.experiment.scenario import Scenario
     from fedbench.probes.membership import probe
 
@@ -122,6 +123,7 @@ def inversion(
     Running:
         steps: Steps of Adam on the image.
     """
+    opt.require_installed(opt.typed(context))
     from fedbench.experiment.scenario import Scenario
     from fedbench.figures.probe_picture import compose, strips
     from fedbench.figures.style import save

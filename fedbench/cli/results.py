@@ -68,6 +68,10 @@ def results(
     named = usual if columns is None else [name.strip() for name in columns.split(",")]
     query = Query.parse(kind, where or [], named, sort)
     answer = query.answer(*dict.fromkeys(stores or [Path("results")]))
+    if not answer.entries:
+        from fedbench.leaderboard.board import require_no_board
+
+        require_no_board(stores or [])
     for line in answer.complaints:
         warn(line)
     page = ResultsPage(query, answer.entries, flat=columns is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.console import Console
 from fedbench.cli import options as opt
 from fedbench.cli.terminal import duration, end, status, watcher
 from fedbench.core.canonical import enter
-from fedbench.core.errors import ConfigError, require
+from fedbench.core.errors import ONE_OF_THEM, ConfigError, require
 from fedbench.core.files import read_toml
 from fedbench.tables.numbers import counted
 from fedbench.tables.report import skipped_lines
@@ -112,7 +113,8 @@ def sweep(
         try:
             cells, skipped = plan.cells()
         except ConfigError as error:
-            raise ConfigError(f"{file}: {error}") from error
+            reason = str(error).replace(ONE_OF_THEM, "for several write a list of names")
+            raise ConfigError(f"{file}: {reason}") from error
     everything = runs(cells, plan.seeds)
     console = Console(highlight=False)
     announce(console, plan, cells, skipped, folder)
@@ -176,6 +178,8 @@ def foresee(
     failed = sum(store.failure(run) is not None for run in missing)
     counts = f"{len(runs) - len(missing)} of {counted(len(runs), 'run')} have a record"
     counts += f", {failed} failed before" if failed else ""
+    if others := store.by_other_code(missing):
+        counts += f"; another version of fedbench or of a plug-in played {others} of the others"
     console.print(counts)
     if not missing:
         return
@@ -201,12 +205,13 @@ def expectation(missing: list[Run], options: Options, workers: int) -> str:
 def summarise(tally: Tally, store: Path, runs: int, seconds: float) -> None:
     """Print counts, failures and where to look; exit with 1 after failures, 130 after a stop."""
     whole = len(tally.recorded) + len(tally.played)
+    command = f"fedbench results {shlex.quote(str(store))}"
     print(
         f"{whole} of {runs} runs have a record in {store}: {len(tally.recorded)} were there, "
-        f"{len(tally.played)} played in {duration(seconds)}; now: fedbench results {store}"
+        f"{len(tally.played)} played in {duration(seconds)}; now: {command}"
     )
     failed = (
-        f"{counted(len(tally.failed), 'run')} failed; see fedbench results {store} --failed "
+        f"{counted(len(tally.failed), 'run')} failed; see {command} --failed "
         "(--columns traceback --format csv); --retry-failed plays them again"
     )
     stopped = f"stopped with {counted(len(tally.left), 'run')} left"

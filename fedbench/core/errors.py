@@ -9,6 +9,7 @@ from typing import Any
 
 MAX_NAMED_CLIENTS = 5  # clients that an error names before it counts the others
 MAX_LINE = 300  # characters of a line
+ONE_OF_THEM = "name one of them"  # of several names; borders that take several say how
 _LONG = re.compile(r"\S{121,}")
 
 
@@ -126,17 +127,24 @@ def few(names: Iterable[object], most: int = 8) -> str:
     return f"{', '.join(texts[:most])}, ... ({len(texts)} in all)"
 
 
-def nearest(name: str, names: Iterable[str], otherwise: str) -> str:
+def nearest(name: str, names: Iterable[str], otherwise: str, prefilters: Iterable[str] = ()) -> str:
     """Return a suggestion for a misspelt name, or the text for names without one.
+
+    A name that begins with ``prefilters`` is read as a chain that is written wrong.
 
     >>> nearest("ALIE", ["alie", "ipm"], "known: alie, ipm")
     "did you mean 'alie'?"
     >>> nearest("alie,ipm", ["alie", "ipm"], "known: alie, ipm")
-    'for several repeat the option, each with one name'
+    'name one of them'
+    >>> nearest("nnm + krum", ["krum"], "known: krum", ["arc", "nnm"])
+    'a chain is written nnm+krum'
     """
     listed = list(names)
+    *before, last = re.split(r"[\s,+]+", name)
+    if before and {*before} <= {*prefilters} and last in listed:
+        return f"a chain is written {'+'.join([*before, last])}"
     if set(name.split(",")) <= set(listed) - {name}:
-        return "for several repeat the option, each with one name"
+        return ONE_OF_THEM
     matches = difflib.get_close_matches
     close = matches(name, listed, n=1) or matches(name.lower(), listed, n=1)
     return f"did you mean {close[0]!r}?" if close else otherwise

@@ -5,7 +5,7 @@ import os
 import re
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,15 @@ def _unwritable(folder: Path, error: OSError | ValueError) -> ConfigError:
 
 def _reason(error: OSError | ValueError) -> object:
     return (error.strerror if isinstance(error, OSError) else None) or error
+
+
+def require_there(paths: Iterable[Path]) -> None:
+    """Raise `ConfigError` for a path at which nothing is, before anything slow is imported."""
+    for path in paths:
+        try:
+            path.stat()
+        except (OSError, ValueError) as error:  # ValueError for a null byte in the name
+            raise ConfigError(f"{path} cannot be read: {_reason(error)}") from error
 
 
 def read_limited(path: Path, most: int) -> bytes:

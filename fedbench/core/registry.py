@@ -204,7 +204,7 @@ def plugin(kind: str, name: str) -> type[Any]:
                 f"--defense {name!r} must be a rule, got a prefilter; write {name}+mean, say"
             )
         listed = f"known: {few(names(kind))}; see fedbench list {kind}s"
-        hint = nearest(name, names(kind), listed)
+        hint = nearest(name, names(kind), listed, names("prefilter") if kind == "defense" else ())
         if (kind, name) == ("defense", VOTE):
             hint = f"tables write {VOTE} for {OWN}"
         raise UnknownPluginError(f"--{kind} {name!r} is not installed; {hint}")

@@ -242,7 +242,10 @@ def _read(dataset: Any) -> tuple[list[Array], list[Any]]:
             "from_dataset must be given samples one by one, got a DataLoader; give its .dataset"
         )
     sized = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-    require("from_dataset", kind, sized, "a data set with a length; list an iterable one first")
+    if not sized:
+        raise ConfigError(
+            f"from_dataset must be given a data set with a length, got {kind}; list it first"
+        )
     samples, labels = [], []
     for i in range(len(dataset)):
         pair = dataset[i]
@@ -298,12 +301,16 @@ def _stacked(samples: Sequence[Array]) -> Array:
 
 def _samples(x: Any) -> Tensor:
     """Return samples as uint8 images, int64 ids or float32 numbers."""
-    numbers_of_a_file = "an array; write np.load(FILE)[NAME], or pandas.read_csv(FILE)[NAMES]"
-    require("x", shown(x), not isinstance(x, str | Path | np.lib.npyio.NpzFile), numbers_of_a_file)
+    if isinstance(x, str | Path | np.lib.npyio.NpzFile):
+        raise ConfigError(
+            f"x must be an array, got {shown(x)}; write np.load(FILE)[NAME], or "
+            "pandas.read_csv(FILE)[NAMES]"
+        )
     array = _array(x)
     shape = array.shape
     require("x", shape, array.ndim >= 1 and len(array) > 0, "samples along dimension 0")
-    require("x", array.dtype, array.dtype.kind in "biuf", "numbers; encode texts and dates first")
+    if array.dtype.kind not in "biuf":
+        raise ConfigError(f"x must be numbers, got {array.dtype}; encode texts and dates first")
     if array.dtype == np.uint8 and array.ndim in (3, 4):
         if array.ndim == 3:
             array = array[:, None]
@@ -315,8 +322,10 @@ def _samples(x: Any) -> Tensor:
         return torch.from_numpy(array.astype(np.int64, order="C"))
     with np.errstate(over="ignore"):
         numbers = torch.from_numpy(array.astype(np.float32, order="C"))
-    finite = bool(torch.isfinite(numbers).all())
-    require("x", "NaN or infinity", finite, "finite float32 numbers; impute what is missing")
+    if not bool(torch.isfinite(numbers).all()):
+        raise ConfigError(
+            "x must be finite float32 numbers, got NaN or infinity; impute what is missing"
+        )
     if array.ndim == 4 and shape[3] in IMAGE_CHANNELS and shape[1] not in IMAGE_CHANNELS:
         warnings.warn(
             f"x {shape} is taken as images of {shape[1]} channels and {shape[2]} x {shape[3]} "

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fedbench.core.errors import one_line, require
+from fedbench.core.blame import shown
+from fedbench.core.errors import ConfigError, one_line, require
 from fedbench.experiment.measurements import Round
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
@@ -60,6 +61,8 @@ class Callbacks(Callback):
     """Several callbacks as one, which are told everything in their order."""
 
     def __init__(self, followers: Iterable[Follower]) -> None:
+        if not isinstance(followers, Iterable):
+            raise ConfigError(f"callbacks must be a list, got {shown(followers)}; write [it]")
         self._callbacks = [callback(follower) for follower in followers]
 
     def started(self, scenario: Scenario) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedbench.api import Chain, Prefilter
 from fedbench.core import registry
-from fedbench.core.blame import shown
+from fedbench.core.blame import error_line, shown
 from fedbench.core.errors import ConfigError
 from fedbench.data.datasets import Data, Dataset
 
@@ -76,7 +76,7 @@ def text_of(kind: str, value: Any) -> str:
         raise ConfigError(
             f"Scenario.{kind} must be a plug-in or its text, got {shown(value)}; inherit {contract}"
         )
-    identity = getattr(value, "identity", None)
+    identity = _identity(kind, value)
     if kind in ("dataset", "model") and isinstance(identity, str):
         name = f"{registry.kebab(getattr(value, 'name', type(value).__name__))}-{identity[:16]}"
         registry.hold(kind, name, value)
@@ -84,6 +84,18 @@ def text_of(kind: str, value: Any) -> str:
     if kind == "defense" and isinstance(value, Chain):
         return f"{_described('prefilter', value.first)}+{text_of('defense', value.rule)}"
     return _described(kind, value)
+
+
+def _identity(kind: str, value: Any) -> object:
+    """Return the ``identity`` of an object; None if its class has none."""
+    try:
+        return value.identity
+    except AttributeError as error:  # of what computes it, if the class has it
+        if not hasattr(type(value), "identity"):
+            return None
+        raise ConfigError(
+            f"Scenario.{kind} must be made without an error, got {error_line(error)}"
+        ) from error
 
 
 def _makes_a_module(cls: type) -> bool:

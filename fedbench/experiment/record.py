@@ -190,12 +190,14 @@ class Record(Part):
         if result.epsilon is not None:
             spent = f"{result.epsilon:.4g}"
         mechanism = "" if scenario.mechanism == "none" else f" + {scenario.mechanism}"
+        clients = f"{scenario.clients} client{'s' * (scenario.clients != 1)}"
+        rounds = f"{len(self.rounds)} round{'s' * (len(self.rounds) != 1)}"
         return {
             "protocol": f"{scenario.protocol}{mechanism}",
             "attack": f"{scenario.attack}, {100 * scenario.malicious:g} % malicious",
             "defense": "vote" if self.vote else scenario.defense,
             "data": f"{scenario.dataset}, {model}, {scenario.partition}",
-            "run": f"{scenario.clients} clients, {len(self.rounds)} rounds, seed {scenario.seed}",
+            "run": f"{clients}, {rounds}, seed {scenario.seed}",
             "accuracy": f"{100 * result.accuracy:.1f} %",
             "bits": f"{up} up, {down} down per parameter",
             "ε": spent,

@@ -5,6 +5,7 @@ Schemas are generated from the fields. Importing this module does not import tor
 """
 
 import hashlib
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
@@ -22,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from fedbench.core.blame import shown
 from fedbench.core.choices import (
     Adjacency,
     Augment,
@@ -32,7 +34,7 @@ from fedbench.core.choices import (
     Sees,
     Split,
 )
-from fedbench.core.errors import ConfigError, refusal, require, require_share
+from fedbench.core.errors import ONE_OF_THEM, ConfigError, refusal, require, require_share
 from fedbench.core.sources import SourceFile, each_once
 
 if TYPE_CHECKING:  # a plug-in may be given as an object; the field holds its text
@@ -51,6 +53,8 @@ NUMBERS = (
     *(*COUNTED, "malicious", "declared", "delta", "attack_from", "attack_until", "defense_draw"),
     *("seed", "data_seed"),
 )
+_REMEDY = re.compile(r"\b(use|with|leave out|or) --([a-z][a-z-]*) ([\w+:=.,-]*\w)")
+_OPTION = re.compile(r"--([a-z][a-z-]*)")
 LAST_SEED = 2**63 - 1  # what a record, and who reads it, can hold
 # Left out of JSON at their defaults.
 UNWRITTEN = (
@@ -63,7 +67,7 @@ UNWRITTEN = (
 ELSEWHERE = {
     name: f"write fedbench.{call}, {name}=...)"
     for call, names in {
-        "play(scenario": ("device", "executor", "chunk", "isolate", "canonical"),
+        "play(scenario": ("device", "executor", "chunk", "isolate", "canonical", "stream"),
         "sweep(scenarios": ("seeds", "workers", "out"),
     }.items()
     for name in names
@@ -80,6 +84,8 @@ else:
         def __call__(cls, *args: Any, **fields: Any) -> Any:
             try:
                 return super().__call__(*args, **fields)
+            except ConfigError as error:
+                raise type(error)(pythonic(str(error))) from error
             except ValidationError as error:
                 first = error.errors()[0]
                 name = ".".join([cls.__name__, *map(str, first["loc"])])
@@ -202,11 +208,15 @@ class Scenario(BaseModel, metaclass=_Spoken):
     @classmethod
     def _as_text(cls, value: Any, info: ValidationInfo) -> Any:
         """Replace a plug-in that was given as an object by its text; JSON has none."""
+        assert info.field_name is not None
+        if isinstance(value, list | dict) and info.mode == "python":
+            called = _called(info.field_name, info)
+            hint = f"; {ONE_OF_THEM}" if isinstance(value, list) else ""
+            raise ConfigError(f"{called} must be a plug-in or its text, got {shown(value)}{hint}")
         if value is None or isinstance(value, str | int | float | list | dict):
             return value
         from fedbench.experiment.instances import text_of
 
-        assert info.field_name is not None
         return text_of(info.field_name, value)
 
     @field_validator(*NUMBERS, mode="before")
@@ -236,10 +246,8 @@ class Scenario(BaseModel, metaclass=_Spoken):
 
     @model_validator(mode="after")
     def _sensible(self, info: ValidationInfo) -> Self:
-        from fedbench.api import Knowledge
         from fedbench.experiment import availability
         from fedbench.models import adapters
-        from fedbench.privacy.conversion import check_claim
 
         def called(name: str) -> str:
             return _called(name, info)
@@ -276,10 +284,14 @@ class Scenario(BaseModel, metaclass=_Spoken):
                 "clients have no test data of their own, got on; use per-client or per-client-80-20"
             )
         if self.knowledge is not None:
+            from fedbench.api import Knowledge
+
             Knowledge.parse(self.knowledge)
         if self.availability != availability.NONE:
             availability.parse(self.availability)
         adapters.parse(self.adapter)
+        from fedbench.privacy.conversion import check_claim
+
         check_claim(self.delta)
         for name in ("seed", "data_seed", "defense_draw"):
             value = getattr(self, name)
@@ -310,6 +322,23 @@ class Scenario(BaseModel, metaclass=_Spoken):
             first = error.errors()[0]
             name = "--" + ".".join(str(part) for part in first["loc"]).replace("_", "-")
             raise ConfigError(refusal(name, error)) from error
+
+
+def pythonic(text: str) -> str:
+    """Replace the options of the command line in an error by fields and arguments.
+
+    >>> pythonic("--per-round must be <= 3, got --defense krum; use --mechanism none")
+    "Scenario.per_round must be <= 3, got Scenario.defense krum; use mechanism='none'"
+    >>> pythonic("--device must be auto, cpu or cuda, got 'tpu'")
+    "device must be auto, cpu or cuda, got 'tpu'"
+    """
+    text = text.replace(ONE_OF_THEM, "for several write a Scenario for each")
+    remedied = _REMEDY.sub(lambda m: f"{m[1]} {m[2].replace('-', '_')}={m[3]!r}", text)
+    return _OPTION.sub(lambda m: _field(m[1].replace("-", "_")), remedied)
+
+
+def _field(name: str) -> str:
+    return f"Scenario.{name}" if name in Scenario.model_fields else name
 
 
 def _called(name: str, info: ValidationInfo) -> str:

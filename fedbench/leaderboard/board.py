@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ from fedbench.leaderboard.rules import (
     Division,
     Rules,
     first_wrong,
+    lacking,
 )
 from fedbench.results.gather import ARCHIVE, MAX_UNPACKED_BYTES, gather, unpacked
 
@@ -49,12 +51,33 @@ def find(path: Path) -> Path:
     """Return the board that a path belongs to, or raise a `ConfigError` if it is in none."""
     absolute = Path(os.path.normpath(path.absolute()))
     for folder in (absolute, *absolute.parents):
-        if any(NUMBER.fullmatch(rules.stem) for rules in (folder / "rules").glob("*.toml")):
+        if has_rules(folder):
             return folder
-    raise ConfigError(
-        f"{path} must belong to a board, a folder with rules, got none; run it in a clone of the "
-        "repository, or name its folder"
-    )
+    remedy = "none; run it in a clone of the repository, or name its folder"
+    got = lacking(path if path.is_dir() else path.parent) or remedy
+    raise ConfigError(f"{path} must belong to a board, a folder with rules, got {got}")
+
+
+def require_no_board(folders: Iterable[Path]) -> None:
+    """Raise `ConfigError` if one of these folders is a board or a folder of its entries.
+
+    What reads records finds none there: an entry is no record, and has its own in an archive.
+    """
+    for folder in folders:
+        absolute = Path(os.path.normpath(folder.absolute()))
+        for board in (absolute, *absolute.parents):
+            below = absolute.relative_to(board).parts
+            if has_rules(board) and (not below or below[0] in DIVISIONS):
+                whole = shlex.quote(str(board if below else folder))
+                raise ConfigError(
+                    f"{folder} must be a folder of records, got that of a leaderboard; see "
+                    f"fedbench leaderboard rank {whole}"
+                )
+
+
+def has_rules(folder: Path) -> bool:
+    """Tell whether a folder has a version of rules, and so is a board."""
+    return any(NUMBER.fullmatch(rules.stem) for rules in (folder / "rules").glob("*.toml"))
 
 
 def files(board: Path) -> Iterator[Path]:
@@ -184,7 +207,8 @@ def races(board: Path) -> dict[Race, list[Entry]]:
     for path in filter(is_entry, files(board)):
         entry = read(path)
         if wrong := _doubtful(board, path, entry, ids):
-            raise ConfigError(f"{path} must {wrong}; see fedbench leaderboard check")
+            remedy = f"fedbench leaderboard check {shlex.quote(str(board))}"
+            raise ConfigError(f"{path} must {wrong}; see {remedy}")
         ids.add(entry.id)
         by_race.setdefault((entry.division, entry.track), []).append(entry)
     return dict(sorted(by_race.items()))

@@ -2,7 +2,9 @@
 
 import hashlib
 import re
+import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import pairwise
@@ -14,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, m
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.files import read_limited, read_toml
 from fedbench.core.registry import split
+from fedbench.experiment.record import read
 from fedbench.experiment.scenario import Scenario
 
 Division = Literal["closed", "open"]
@@ -213,8 +216,24 @@ def numbered(board: Path) -> dict[int, Path]:
     listed = (board / "rules").glob("*.toml")
     paths = {int(path.stem): path for path in listed if NUMBER.fullmatch(path.stem)}
     if not paths:
-        raise ConfigError(f"{board} must be a board with rules, got none; name another folder")
+        got = lacking(board) or "none; name another folder"
+        raise ConfigError(f"{board} must be a board with rules, got {got}")
     return dict(sorted(paths.items()))
+
+
+def lacking(folder: Path) -> str | None:
+    """Say that a folder without rules has records, and what to do with those; None if it has not.
+
+    Only a few of its files are looked at.
+    """
+    for path in sorted(folder.glob("*.json"))[:3]:
+        with suppress(ConfigError):
+            read(path)
+            return (
+                f"a folder of records; see fedbench results {shlex.quote(str(folder))}, or "
+                "fedbench leaderboard submit"
+            )
+    return None
 
 
 def installed() -> Path:

@@ -23,6 +23,18 @@ from fedbench.payload.packets import BitString, Packet, join
 Spec = dict[str, Any]  # the public form of a message: what both ends know before it is sent
 
 
+def row_numbers(rows: Tensor | Sequence[int], n: int) -> Tensor:
+    """Return the numbers of some of ``n`` rows, int64; a mask would else be read as rows 0 and 1.
+
+    >>> row_numbers([True, False, True], 3), row_numbers([2, -1], 3)
+    (tensor([0, 2]), tensor([ 2, -1]))
+    """
+    index = torch.as_tensor(rows)
+    if index.dtype == torch.bool:
+        return torch.arange(n, device=index.device)[index]
+    return index.to(torch.long)
+
+
 @cache
 def _fields(alphabet: type["Payload"]) -> tuple[str, ...]:
     """Return the names of an alphabet's fields, which a round asks for a hundred times."""
@@ -70,7 +82,7 @@ class Payload(ABC):
 
         Rows are indices, or a mask ``(n,)`` bool.
         """
-        index = self._indices(rows)
+        index = row_numbers(rows, len(self))
         index = torch.where(index < 0, index + len(self), index)
         tensors = self._tensors().items()
         taken = {name: x.index_select(0, copied_to(index, x.device)) for name, x in tensors}
@@ -79,20 +91,13 @@ class Payload(ABC):
     def put(self, rows: Tensor | Sequence[int], other: Self) -> Self:
         """Return a copy in which these rows, indices or a mask, are ``other``'s messages."""
         require_same_form(self, other)
-        index = self._indices(rows)
+        index = row_numbers(rows, len(self))
         if len(index) != len(other):
             raise IllegalPayloadError(f"put: {len(index)} rows for {len(other)} messages")
         new = other._tensors()
         old = self._tensors().items()
         merged = {name: x.index_copy(0, index.to(x.device), new[name].to(x)) for name, x in old}
         return dataclasses.replace(self, **merged)
-
-    def _indices(self, rows: Tensor | Sequence[int]) -> Tensor:
-        """Return the numbers of some rows, int64; a mask would else be read as rows 0 and 1."""
-        index = torch.as_tensor(rows)
-        if index.dtype == torch.bool:
-            return torch.arange(len(self), device=index.device)[index]
-        return index.to(torch.long)
 
     @abstractmethod
     def check(self) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedbench.core.order_statistics import tile_width
 from fedbench.core.scratch import scratch, write_at
 from fedbench.core.tiling import finite_rows, tiles
-from fedbench.payload.base import Payload
+from fedbench.payload.base import Payload, row_numbers
 from fedbench.payload.folded import FoldedMessages
 from fedbench.payload.packets import Packet
 
@@ -95,11 +95,12 @@ class KeptMessages:
             self, shares=shares if self.shares is None else shares @ self.shares
         )
 
-    def take(self, rows: Tensor) -> Self:
-        """Return the messages of these rows, which are indices."""
+    def take(self, rows: Tensor | Sequence[int]) -> Self:
+        """Return the messages of these rows: indices, or a mask ``(n,)`` bool."""
+        index = row_numbers(rows, len(self))
         if self.shares is not None:
-            return dataclasses.replace(self, shares=self.shares[rows])
-        return dataclasses.replace(self, packets=[self.packets[row] for row in rows.tolist()])
+            return dataclasses.replace(self, shares=self.shares[index.to(self.shares.device)])
+        return dataclasses.replace(self, packets=[self.packets[row] for row in index.tolist()])
 
     def batches(self) -> Iterator[list[Packet]]:
         """Read the packets, ``at_once`` at a time."""

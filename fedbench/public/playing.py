@@ -41,6 +41,7 @@ def play(
     canonical: bool = ...,
     states: Path | None = ...,
     checkpoint: Checkpoint | None = ...,
+    stream: bool | None = ...,
     return_model: Literal[False] = ...,
 ) -> Record: ...
 @overload
@@ -56,6 +57,7 @@ def play(
     canonical: bool = ...,
     states: Path | None = ...,
     checkpoint: Checkpoint | None = ...,
+    stream: bool | None = ...,
     return_model: Literal[True],
 ) -> tuple[Record, DeployedModel]: ...
 def play(
@@ -70,6 +72,7 @@ def play(
     canonical: bool = False,
     states: Path | None = None,
     checkpoint: Checkpoint | None = None,
+    stream: bool | None = None,
     return_model: bool = False,
 ) -> Record | tuple[Record, DeployedModel]:
     """Play a scenario from the first round to the last; return its record.
@@ -98,6 +101,9 @@ def play(
         states: Folder that keeps the state before each round of a canonical run.
         checkpoint: File from which the run goes on if it was killed, and how often it is written:
             ``Checkpoint(Path("run.safetensors"), rounds=5)``. It is removed in the end.
+        stream: Add messages up as they come, ``chunk`` clients at a time, so that memory does not
+            grow with the cohort; their sums are rounded otherwise. None: where a round takes more
+            than 4 GiB, if rule, attack and mechanism permit it.
         return_model: Return the deployed model beside the record.
 
     Raises:
@@ -109,6 +115,12 @@ def play(
         require_scenario("play", scenario)
         if isolate:
             require_installed(scenario, "isolate", ("attack", "defense"))
+        if data is not None and not isinstance(data, Data):
+            remedy = "write fedbench.data.own.from_arrays(x, y)"
+            raise ConfigError(f"data must be samples, got {shown(data)}; {remedy}")
+        if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+            remedy = "write fedbench.Checkpoint(Path(...))"
+            raise ConfigError(f"checkpoint must be a Checkpoint, got {shown(checkpoint)}; {remedy}")
         record = run.play(
             scenario,
             device=device,
@@ -120,6 +132,7 @@ def play(
             canonical=canonical,
             states=states,
             checkpoint=checkpoint,
+            stream=stream,
             deliver=models.append if return_model else None,
         )
     if checkpoint is not None:
@@ -146,6 +159,10 @@ def sweep(
     minutes keep a checkpoint there, from which a later call goes on. One run that fails does not
     end the others: they are played, and then its error is raised, which names their folder.
 
+    A scenario whose parts do not go together is refused before anything is played, by its place in
+    the list. The command ``fedbench sweep`` skips it and says so, because it combines the values of
+    a grid, and nobody has written down every combination.
+
     Plug-ins, models and data that were given as objects live in this process alone, so such runs
     are played here, one after the other, whatever ``workers`` says.
 
@@ -169,7 +186,8 @@ def sweep(
             told when a run is over.
 
     Raises:
-        ConfigError: a scenario cannot be played, or a run failed.
+        ConfigError: a run failed, or a scenario cannot be played; `Incompatible` if its parts exist
+            but not together.
     """
     given = [scenarios] if isinstance(scenarios, Scenario) else list(scenarios)
     with in_python():
@@ -187,7 +205,9 @@ def sweep(
             checkpoints=None if out is None else Store(Path(out)).checkpoints,
         )
         runs = [
-            Run(Cell(each), s) for each in given for s in ([each.seed] if seeds is None else seeds)
+            Run(cell, s)
+            for cell in require_combined(given)
+            for s in ([cell.scenario.seed] if seeds is None else seeds)
         ]
         distinct = list({run.id: run for run in runs}.values())
         here = any(map(is_here, given))
@@ -229,6 +249,19 @@ def require_scenario(function: str, given: object) -> None:
             f"{function} must be given a fedbench.Scenario, got {shown(given)}; write "
             "fedbench.Scenario(protocol=..., attack=...)"
         )
+
+
+def require_combined(scenarios: Sequence[Scenario]) -> list[Cell]:
+    """Return the cell of each scenario; the error of one whose parts do not fit names its place."""
+    cells = [Cell(scenario) for scenario in scenarios]
+    for place, cell in enumerate(cells):
+        try:
+            _ = cell.resolution
+        except ConfigError as error:
+            if len(cells) == 1:
+                raise
+            raise type(error)(f"scenarios[{place}]: {error}") from error
+    return cells
 
 
 def require_installed(scenario: Scenario, subject: str, kinds: Iterable[str]) -> None:

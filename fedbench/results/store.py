@@ -1,6 +1,8 @@
 """A folder of records: finished runs, failed runs, and the runs that processes have claimed."""
 
 import errno
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Literal, Self
 
@@ -94,6 +96,20 @@ class Store:
             return sealed(self.path(run).read_bytes())
         except OSError:
             return False
+
+    def by_other_code(self, missing: Iterable[Run]) -> int:
+        """Count the runs without a record that another version of fedbench or a plug-in played.
+
+        Such a record has the same scenario and another id. Every file is read once.
+        """
+        runs = list(missing)
+        begins = {run.file_name.removesuffix(f"{run.id}.json") for run in runs}
+        played = set()
+        for path in self.folder.glob("*.json"):
+            if f"{path.name.rpartition('-')[0]}-" in begins:
+                with suppress(ConfigError):
+                    played.add(read(path).scenario)
+        return sum(run.resolved in played for run in runs)
 
     def record(self, run: Run) -> Record:
         """Read the record of a run; `ConfigError` if there is none, or it was changed."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import product
 from typing import Any
 
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, few, nearest
+from fedbench.core.presets import read_preset
 from fedbench.experiment.cells import AXES, Cell, Run, Skipped
 from fedbench.experiment.scenario import LAST_SEED, Scenario
 from fedbench.sweeps.grid import MOST_CELLS, Grid, unite
@@ -33,11 +32,7 @@ class Plan:
     @classmethod
     def preset(cls, name: str, overrides: Mapping[str, Any]) -> Plan:
         """Return the preset of that name, or a `ConfigError`, with some of its fields replaced."""
-        presets = preset_names()
-        if name not in presets:
-            raise ConfigError(f"--preset must be one of {few(presets, 20)}, got {name!r}")
-        source = files("fedbench").joinpath("presets", f"{name}.toml")
-        return cls.of(tomllib.loads(source.read_text("utf-8")), name, overrides)
+        return cls.of(read_preset(name), name, overrides)
 
     @classmethod
     def of(cls, table: Mapping[str, Any], name: str, overrides: Mapping[str, Any] = {}) -> Plan:
@@ -83,12 +78,6 @@ class Plan:
 def runs(cells: Iterable[Cell], seeds: Sequence[int]) -> list[Run]:
     """Return every cell with every seed, cell by cell."""
     return [Run(cell, seed) for cell in cells for seed in seeds]
-
-
-def preset_names() -> list[str]:
-    """Return the names of the presets that come with fedbench."""
-    names = [path.name for path in files("fedbench").joinpath("presets").iterdir()]
-    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
 
 
 def _axes(table: Mapping[str, Any], where: str) -> dict[str, tuple[Any, ...]]:

@@ -27,6 +27,7 @@ from fedbench.testing.contracts import view_of as view_of
 
 OUTLIER_DISTANCE = 1e10  # where outliers are, of rows whose norm is about 10
 HISTORY_ROUNDS = 16  # rounds after which a rule with a history must have noticed outliers
+COPY = "others read them, too: begin with received.values().clone()"
 MAX_NORM = 1e5  # below this an answer has not followed them
 
 
@@ -118,7 +119,7 @@ def check_prefilter(
             continue
         before = payload.encode()
         passed, rows = transform(prefilter, payload, view_of(payload))
-        assert payload.encode() == before, "input was written into"
+        assert payload.encode() == before, f"the messages were written into; {COPY}"
         assert prefilter.mixes == (rows is None), "mixes, or says whose rows it passes on"
         assert len(passed) >= prefilter.rows(len(payload)), "fewer rows come out than it says"
         assert prefilter.real or type(passed) is type(payload), "messages come out, or it says so"
@@ -183,7 +184,7 @@ def _check_two_rounds(defense: Defense[Any], payload: Payload, view: ServerView)
     untouched = copy.deepcopy(state)
     out, later = hooks.aggregate(defense, payload, state, view)
     assert bool(torch.isfinite(out).all()), f"{name}: the answer is not finite"
-    assert torch.equal(payload.values(), before), f"{name}: input was written into"
+    assert torch.equal(payload.values(), before), f"{name}: the messages were written into; {COPY}"
     says = view.findings.kept is not None
     assert says == traits.detects, (
         f"{name}: view.findings.kept is {'set' if says else 'None'}; {_claim('detects', says)}"

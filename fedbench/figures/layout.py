@@ -200,12 +200,15 @@ def fit_multiples(sheet: Page) -> Figure:
 
 
 def _legend(figure: Figure, keys: Sequence[Mark], room: float, at: Any, **place: Any) -> float:
-    """Draw the legend with as many columns as fit, and return its height in inches."""
+    """Draw the legend with as many columns as fit, and return its height in inches.
+
+    A key without a marker and a line is about texts: its own is bold and in its colour.
+    """
     from matplotlib.lines import Line2D
 
+    labels = ["\n".join(wrap(key.label, room - 0.6, 9)) for key in keys]
     handles = [
-        Line2D([], [], label="\n".join(wrap(key.label, room - 0.6, 9)), **key.look())
-        for key in keys
+        Line2D([], [], label=label, **key.look()) for label, key in zip(labels, keys, strict=True)
     ]
     for columns in range(len(keys), 0, -1):
         across = [handle for i in range(columns) for handle in handles[i::columns]]
@@ -214,6 +217,14 @@ def _legend(figure: Figure, keys: Sequence[Mark], room: float, at: Any, **place:
         if box.width <= room * figure.dpi or columns == 1:
             break
         legend.remove()
+    of_texts = {
+        label: key.colour
+        for label, key in zip(labels, keys, strict=True)
+        if not key.marker and not key.line
+    }
+    for text in legend.get_texts():
+        if text.get_text() in of_texts:
+            text.set(color=of_texts[text.get_text()], weight="bold")
     return float(box.height / figure.dpi)
 
 

@@ -13,6 +13,7 @@ from sample_records import Results, cell, rows, sample_record, sample_round
 from test_figures import NOISY, ended, in_cohorts, over_shares, record, small, words
 
 from fedbench.experiment.cells import Cell
+from fedbench.experiment.scenario import Scenario
 from fedbench.figures import (
     bars,
     bits,
@@ -440,6 +441,152 @@ def test_a_mark_over_epsilon_has_the_interval_of_its_seeds_at_its_power_of_ten()
     assert styles["--"] == near([(0, 85), (2, 85)])
 
 
+def table_of(lasts: dict[str, dict[str, float]], protocol: str = "fedavg") -> list[summary.Row]:
+    """What each attack leaves of a protocol with each rule."""
+    cells = {(r, a): x for r, found in lasts.items() for a, x in found.items()}
+    return ended({cell(protocol, rule, attack): x for (rule, attack), x in cells.items()})
+
+
+def test_a_map_keeps_the_attacks_that_are_the_worst_of_a_rule_before_those_that_leave_less() -> (
+    None
+):
+    # On average alie leaves 55, ipm 45 and pga 37.5; but pga is the worst against no rule.
+    lasts = {
+        "mean": {"none": 0.9, "alie": 0.2, "ipm": 0.5, "pga": 0.3},
+        "median": {"none": 0.9, "alie": 0.9, "ipm": 0.4, "pga": 0.45},
+    }
+    (drawn,) = heatmap.maps(table_of(lasts))
+    order = ["none", "alie", "ipm", "pga"]
+    assert heatmap.chosen(drawn, order, layout.PLAIN, 3) == ["none", "alie", "ipm"]
+    assert heatmap.chosen(drawn, order, layout.PLAIN, 2) == ["none", "ipm"]
+    assert heatmap.chosen(drawn, order[1:], layout.PLAIN, 2) == ["alie", "ipm"]
+
+
+def test_a_number_of_a_map_is_the_mean_over_the_seeds() -> None:
+    numbers = [text.get_text() for text in heatmap.compose(small()).axes[1].texts]
+    assert numbers == ["96.0", "20.0", "91.0", "20.0"]  # of the first seed 95, 10 and 90
+
+
+def test_the_caption_of_a_map_says_what_is_missing_and_what_was_left_out() -> None:
+    few = {"mean": {"none": 0.9, "alie": 0.5}, "median": {"none": 0.9, "alie": 0.6}}
+    many = {"mean": {"none": 0.9} | {f"attack-{i}": 0.8 - i / 20 for i in range(9)}}
+    whole = " ".join(words(heatmap.compose(table_of(few))))
+    assert "no record" not in whole
+    assert "Of up to" not in whole
+    gap = " ".join(words(heatmap.compose(table_of(few | {"krum": {"alie": 0.3}}))))
+    assert "mean over the seeds. n/a: no record." in gap
+    both = [*table_of(few), *table_of(many, "fedprox")]
+    narrow = " ".join(words(heatmap.compose(both, layout.View(width=4.0))))
+    assert "Of up to 10 columns those that leave the least accuracy." in narrow
+    chosen = layout.View(attacks=("alie", "attack-1"))
+    said = " ".join(words(heatmap.compose(both, chosen)))
+    assert "Of up to 10 columns those that were chosen." in said
+
+
+def test_the_key_of_a_map_has_the_colours_of_its_tiles_and_the_best_rule_is_on_top() -> None:
+    lasts = {"mean": {"none": 1.0, "alie": 0.0}, "median": {"none": 0.75, "alie": 0.25}}
+    figure = heatmap.compose(table_of(lasts))
+    (axes,) = figure.axes
+    texts, handles = figure.legends[0].get_texts(), figure.legends[0].legend_handles
+    keys = {
+        text.get_text(): to_hex(handle.get_color())  # type: ignore[union-attr]
+        for text, handle in zip(texts, handles, strict=True)
+    }
+    tiles = [to_hex(box.get_facecolor()) for box in boxes(axes) if box.get_fill()]
+    shares = ("75 %", "25 %", "25 %", "100 %", "0 %", "0 %")  # with the worst case of each rule
+    assert tiles == [keys[share] for share in shares]
+    assert len(set(keys.values())) == 6
+    bottom, top = axes.get_ylim()
+    assert bottom > top == 0
+    assert [name for name, _ in lanes(axes)] == ["median", "mean"]
+
+
+def marks_of(line: epsilon.NoiseLine) -> list[tuple[float | str, str]]:
+    """Where the marks of a line stand, and the attack of each."""
+    return [(place, row.cell.attack) for place, row in line.marks]
+
+
+def privately(
+    rule: str = "mean", protocol: str = "fedavg", delta: float = 1e-5, attacks: str = "none ipm"
+) -> Results:
+    """A system with one noise of epsilon 2, under attacks of which each leaves less."""
+    found: Results = {}
+    for i, attack in enumerate(attacks.split()):
+        of = cell(protocol, rule, attack, f"{NOISY}1.0")
+        played = record(of, 0, (0.1, 0.9 - i / 5), epsilon=2.0)
+        assert played.privacy is not None
+        claim = played.privacy.model_copy(update={"delta": delta})
+        found[of] = [played.model_copy(update={"privacy": claim})]
+    return found
+
+
+def test_over_epsilon_stand_the_clean_run_and_the_worst_attack_and_no_others() -> None:
+    (line,) = epsilon.lines(rows(privately(attacks="none alie ipm")))
+    assert marks_of(line) == [(2, "none"), (2, "ipm")]
+    # A mechanism that nobody can price stands in no line without a mechanism.
+    bare = ended({cell("fedavg", "mean", "none"): 0.8, cell("fedavg", "median", "none"): 0.7})
+    free = cell("fedavg", "mean", "none", "central:noise=1.0")
+    unclaimed = sample_record(free.scenario, [sample_round(0, 0.3)], {})
+    (line,) = epsilon.lines([*bare, *rows(privately()), *rows({free: [unclaimed]})])
+    assert marks_of(line)[2:] == [(epsilon.STRIPS[1], "none")]
+    assert [row.accuracy for _, row in line.marks][2:] == [0.8]  # of the same rule
+
+
+def test_the_caption_says_what_all_epsilons_cover_or_that_they_differ() -> None:
+    alike = {**privately("mean", delta=2.5e-6), **privately("median", delta=2.5e-6)}
+    said = " ".join(words(epsilon.compose(rows(alike))))
+    claim = "ε at δ = 2.5e-06, per client, replace-one, before who sees the messages."
+    assert claim in said
+    unlike = {**privately("mean"), **privately("median", delta=2.5e-6)}
+    said = " ".join(words(epsilon.compose(rows(unlike))))
+    assert "ε of guarantees that differ in what they cover." in said
+    assert "at δ" not in said
+    clean = epsilon.compose(rows(privately(attacks="none")))
+    assert clean.texts[0].get_text() == "Accuracy against ε"
+
+
+def test_a_panel_over_epsilon_has_the_lines_of_its_protocol() -> None:
+    both = {**privately(), **privately(protocol="fedprox", attacks="none alie ipm sign-flip")}
+    first, second = epsilon.compose(rows(both)).axes
+    heights = [
+        sorted(round(float(y)) for line in axes.lines for y in np.asarray(line.get_ydata()))
+        for axes in (first, second)
+    ]
+    assert heights == [[70, 90], [30, 90]]
+    assert first.get_title(loc="left") == "fedavg"
+
+
+def test_a_strip_holds_its_own_marks_hollow_where_nobody_attacked() -> None:
+    unpriced: Results = {}
+    for attack, last in (("none", 0.7), ("ipm", 0.2)):
+        of = cell("fedavg", "mean", attack, f"{NOISY}0.01")
+        unpriced[of] = [record(of, 0, (0.1, last))]
+    bare = ended({cell("fedavg", "mean", "none"): 0.8, cell("fedavg", "mean", "ipm"): 0.3})
+    (axes,) = epsilon.compose([*rows({**privately(), **unpriced}), *bare]).axes
+    strips = {text.get_text(): text.get_position()[0] for text in axes.texts[-2:]}
+    assert list(strips) == ["no finite ε", "no mechanism"]
+    spans = [box for box in boxes(axes) if box.get_width() > 0]
+    ends = [(box.get_x(), box.get_x() + box.get_width()) for box in spans]
+    (left, right), (further, end) = ends
+    assert 0.301 < left < strips["no finite ε"] < right < further < strips["no mechanism"] < end
+    alone = [line for line in axes.lines if line.get_linestyle() == "None"]
+    found = {}
+    for line in alone:
+        ((x, y),) = np.asarray(line.get_xydata())
+        place = next(i for i, (low, high) in enumerate(ends) if low < x < high)
+        found[round(float(y))] = (place, line.get_markerfacecolor() == "white")
+    assert found == {70: (0, True), 20: (0, False), 80: (1, True), 30: (1, False)}
+
+
+def test_the_height_over_epsilon_holds_all_intervals() -> None:
+    found: Results = {}
+    for attack, lasts in (("none", (0.71, 0.95)), ("ipm", (0.13, 0.45))):
+        of = cell("fedavg", "mean", attack, f"{NOISY}1.0")
+        found[of] = [record(of, s, (0.1, x), epsilon=2.0) for s, x in enumerate(lasts)]
+    (axes,) = epsilon.compose(rows(found)).axes
+    assert axes.get_ylim() == (10, 100)
+
+
 def test_a_dot_over_shares_is_a_seed_beside_the_line_of_its_attack() -> None:
     (axes,) = (axes for axes in share.compose(over_shares()).axes if axes.get_visible())
     dots = [spot for line in marks(axes, ".") for spot in line]
@@ -449,6 +596,90 @@ def test_a_dot_over_shares_is_a_seed_beside_the_line_of_its_attack() -> None:
     assert sorted(dots) == near(sorted([*clean, *attacked]))
     (line,) = (line for line in axes.lines if line.get_linestyle() == "-" and line.get_marker())
     assert np.asarray(line.get_xydata()) == near([(0.21, 85), (15.21, 75), (35.21, 35)])
+
+
+def owning(
+    shares: dict[float, tuple[int, ...]], declared: dict[float, float] | None = None
+) -> list[summary.Row]:
+    """An attack by several shares of clients, each with the malicious rows of ten of every seed."""
+    found: Results = {}
+    for malicious, counts in shares.items():
+        assumed = (declared or {}).get(malicious)
+        scenario = Scenario(attack="ipm", malicious=malicious, declared=assumed)
+        of = Cell(scenario, ("malicious", *(["declared"] if declared else [])))
+        found[of] = [
+            sample_record(
+                scenario.model_copy(update={"seed": seed}),
+                [sample_round(0, 0.5, clients=list(range(10)), malicious=count)],
+                {},
+            )
+            for seed, count in enumerate(counts)
+        ]
+    return rows(found)
+
+
+def test_a_dot_over_shares_stands_at_the_share_of_its_own_seed() -> None:
+    table = owning({0.1: (1, 3), 0.3: (3, 5)})
+    (line,) = share.lines(table)
+    assert [x for x, _ in line.points] == near([0.2, 0.4])
+    (axes,) = share.compose(table).axes
+    dots = sorted(x for spots in marks(axes, ".") for x, _ in spots)
+    assert dots == near([10, 30, 30, 50])
+    left, right = axes.get_xlim()
+    assert left < 10 < 50 < right
+
+
+def test_a_panel_over_shares_has_the_lines_of_its_system_and_room_for_every_seed() -> None:
+    found: Results = {}
+    for rule, shift in (("mean", 0.0), ("median", 0.05)):
+        for malicious in (0.1, 0.3):
+            scenario = Scenario(attack="ipm", defense=rule, malicious=malicious)
+            clients = list(range(10))
+            found[Cell(scenario, ("malicious",))] = [
+                sample_record(
+                    scenario.model_copy(update={"seed": seed}),
+                    [sample_round(0, last, clients=clients, malicious=round(10 * malicious))],
+                    {},
+                )
+                for seed, last in enumerate((0.31 + shift, 0.71 + shift))
+            ]
+    figure = share.compose(rows(found))
+    marker = style.attack_signs(["ipm"])["ipm"][1]
+    heights = {
+        axes.get_title(loc="left"): [round(y) for line in marks(axes, marker) for _, y in line]
+        for axes in figure.axes
+    }
+    assert heights == {"fedavg + median": [56, 56], "fedavg + mean": [51, 51]}
+    assert [axes.get_ylim() for axes in figure.axes] == [(30, 80)] * 2
+
+
+def test_two_cells_of_one_realised_share_are_no_line_over_shares() -> None:
+    assert not share.shows(owning({0.1: (2,), 0.2: (2,)}))
+    assert share.shows(owning({0.1: (1,), 0.2: (2,)}))
+
+
+def test_a_rule_that_assumes_another_share_is_another_system_over_shares() -> None:
+    shares = {0.1: (1,), 0.3: (3,)}
+    same = share.lines(owning(shares, {0.3: 0.1}))  # the other one assumes 0.1, its own share
+    assert [len(line.points) for line in same] == [2]
+    assert same[0].system == "fedavg + mean"
+    other = share.lines(owning(shares, {0.1: 0.3, 0.3: 0.1}))
+    assert [line.system for line in other] == [
+        "fedavg + mean; declared 0.3",
+        "fedavg + mean; declared 0.1",
+    ]
+
+
+def test_a_curve_goes_from_the_first_round_to_the_last_and_its_panel_holds_its_band() -> None:
+    of = cell("fedavg", "mean", "none")
+    looks = ((None, 0.55, *[None] * 6, last) for last in (0.75, 0.85, 0.95))
+    table = rows({of: [record(of, seed, each) for seed, each in enumerate(looks)]})
+    assert [point.round for point in rounds.curve(table[0])] == [2, 9]
+    figure = rounds.compose(table)
+    (axes,) = figure.axes
+    assert axes.get_ylim() == (50, 100)
+    assert not any("thick" in said for said in words(figure))
+    assert any("thick" in said for said in words(rounds.compose(small())))
 
 
 def test_a_dot_over_cohorts_is_a_round_at_its_own_share() -> None:

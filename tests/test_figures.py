@@ -294,6 +294,29 @@ def test_what_differs_is_a_range_or_a_number_of_things() -> None:
     assert systems.setting(table[:1]).endswith("10 % malicious, 1 round, 1 seed")
 
 
+def test_the_setting_says_what_is_unusual_if_all_runs_have_it_and_what_share_was_malicious() -> (
+    None
+):
+    def setting(*scenarios: Scenario) -> str:
+        return systems.setting(
+            [summary.Row(Cell(s), (record(Cell(s), 0, (0.5,)),)) for s in scenarios]
+        )
+
+    usual = Scenario(malicious=0.2, declared=0.3)
+    unusual = usual.model_copy(update={"split": "published"})
+    assert ", split published, 50 clients, 20 % malicious, " in setting(unusual)
+    assert ", dirichlet:beta=1.0, 50 clients, 20 % malicious, " in setting(usual, unusual)
+
+
+def test_the_caption_names_every_kind_of_test_data() -> None:
+    cells = [Cell(Scenario(split=split)) for split in ("published", "per-client")]
+    table = [summary.Row(c, (record(c, 0, (0.5,)),)) for c in cells]
+    own = "benign clients' pooled test data"
+    assert systems.tested(table[:1]) == "published test images"
+    assert systems.tested(table[1:]) == own
+    assert systems.tested(table) == f"{own} (split published: published test images)"
+
+
 # accuracy over the rounds
 
 

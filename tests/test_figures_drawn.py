@@ -84,6 +84,16 @@ def test_a_system_has_a_clean_row_and_a_worst_one_as_far_as_they_were_played() -
     assert systems.SystemRows("fedavg", others).ends == others[:1]
 
 
+def test_an_attack_without_any_rows_is_nobodys_worst_case() -> None:
+    of = cell("fedavg", "mean", "ipm")
+    idle = sample_record(of.scenario, [sample_round(0, 0.5, malicious=0)], {})
+    (system,) = systems.systems(rows({of: [idle]}))
+    assert system.worst is None
+    assert [row.cell.attack for row in system.attacked] == ["ipm"]
+    lasts = {cell("fedavg", "mean", name): 0.5 for name in ("pga", "none", "ipm", "alie")}
+    assert systems.attacks(ended(lasts)) == ["none", "pga", "ipm", "alie"]  # as they were played
+
+
 def test_a_line_over_the_rounds_has_a_band_from_the_lowest_to_the_highest_seed() -> None:
     signs, floats = rounds.compose(small()).axes
     for axes in (signs, floats):

@@ -191,6 +191,17 @@ def test_bars_of_many_systems_are_the_strongest_and_at_least_a_few_of_each(
     assert names(4, 5) == ([f"attack-{i}" for i in (2, 3, 4)] * 2, True)
 
 
+def test_attacks_that_differ_in_a_parameter_are_told_apart_on_a_narrow_page() -> None:
+    names = [f"index-concentration:share=0.{i},via=codec" for i in range(3)]
+    lasts = {cell("topk", "mean", name): 0.5 for name in ("none", *names)}
+    (axes,) = bars.compose(ended(lasts), layout.View(width=4.0)).axes
+    labels = [name for name, _ in lanes(axes)]
+    assert all("…" in label for label in labels)
+    assert [label.partition("…")[2] for label in labels] == [f"=0.{i}, via=codec" for i in range(3)]
+    whole = bars.compose(ended({cell("topk", "mean", a): 0.5 for a in ("none", names[0][:29])}))
+    assert [name for name, _ in lanes(whole.axes[0])] == ["index-concentration:share=0.0"]
+
+
 def test_the_best_system_is_on_top_and_its_worst_attack_has_the_colour_of_the_worst() -> None:
     figure = bars.compose(small())
     (axes,) = figure.axes

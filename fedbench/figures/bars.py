@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fedbench.figures.layout import MARGIN, PLAIN, View, Words, page, wrap
+from fedbench.figures.layout import MARGIN, PLAIN, View, Words, page, shortened, wrap
 from fedbench.figures.style import (
     BAR,
     FAINT,
@@ -89,7 +89,7 @@ def write_groups(axes: Axes, groups: Sequence[Group], labels_inches: float) -> N
     axes.set_ylim(_bottom(groups), 0)
     axes.grid(False, axis="y")
     placed = [pair for group in groups for pair in group.placed]
-    labels = ["\n".join(wrap(lane.label, labels_inches, 8.5, most=1)) for _, lane in placed]
+    labels = [shortened(lane.label, labels_inches, 8.5) for _, lane in placed]
     axes.set_yticks([y for y, _ in placed], labels, fontsize=8.5)
     for group in groups:
         start = group.top - 0.5

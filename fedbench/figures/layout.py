@@ -236,9 +236,30 @@ def wrap(text: str, inches: float, size: float, most: int = 8) -> list[str]:
     >>> wrap("dyn-opt:search=all,via=wire + mean", 1.2, 9)
     ['dyn-opt:', 'search=all,', 'via=wire + mean']
     """
-    letters = max(int(inches * 72 / (0.56 * size)), 4)
+    letters = _letters(inches, size)
     spaced = re.sub(r",(?=\S)", ", ", text[: 2 * most * letters]).replace(":", ":\u200b ")
     lines = textwrap.wrap(spaced, letters, break_on_hyphens=False)
     if len(lines) > most:
         lines = [*lines[: most - 1], lines[most - 1][: letters - 1] + "…"]
     return [line.replace(":\u200b ", ":").replace("\u200b", "") for line in lines]
+
+
+def shortened(text: str, inches: float, size: float) -> str:
+    """Return the text in one line of about ``inches``, without its middle if that is too long.
+
+    Names of one plug-in with several parameters differ at their ends.
+
+    >>> shortened("index-concentration:share=0.1", 1.5, 9)
+    'index-c…ion:share=0.1'
+    """
+    letters = _letters(inches, size)
+    spaced = re.sub(r",(?=\S)", ", ", text)
+    if len(spaced) <= letters:
+        return spaced
+    head = letters // 3
+    return f"{spaced[:head]}…{spaced[head + 1 - letters :]}"
+
+
+def _letters(inches: float, size: float) -> int:
+    """Return how many letters of a size in points a line of some inches has room for."""
+    return max(int(inches * 72 / (0.56 * size)), 4)

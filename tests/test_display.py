@@ -343,6 +343,16 @@ def test_one_seed_has_no_deviation_and_while_some_are_missing_no_table_says_wors
         assert "◀ worst: the lowest accuracy of an attack; ◀ lowest so far: the lowest" in text
         assert "worst case %" not in text
     assert "| dyn-opt (2 of 4 attacks) |" in report.markdown(partial)
+    # titles of pictures and of the last table, where one of two systems has not finished
+    assert columns.in_worst_case(partial) == ", lowest so far,"
+    assert columns.worst_case(partial) == "lowest so far"
+    assert columns.in_worst_case(rows(sweep())) == " in the worst case"
+    assert columns.in_worst_case([row for row in partial if row.cell.clean]) == ""
+    both = summary.rows([*planned, cell("fsl", "own", "ipm")], results)
+    assert columns.unfinished(both).startswith(
+        "2 of 4 attacks of fedavg + mean and some of 1 other system are missing: "
+    )
+    assert "by seed" not in report.markdown(rows({of: r for of, r in results.items() if of.clean}))
     alone = [row for row in partial if row.missing]
     text = single(printed(alone))
     assert "in percentage points; ◀ lowest so far: the lowest accuracy, of a system" in text

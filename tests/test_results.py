@@ -22,7 +22,7 @@ from fedbench.experiment.measurements import rejected_most
 from fedbench.experiment.record import Record, read
 from fedbench.experiment.scenario import Scenario
 from fedbench.results import extract, index
-from fedbench.results.aggregate import cells, data_seeds, grouped
+from fedbench.results.aggregate import cells, data_seeds, grouped, lacks_seeds
 from fedbench.results.fields import CELL, NAMES, RUN, SEEDS, SETTINGS, Entry
 from fedbench.results.gather import cells_of
 from fedbench.results.query import Condition, Query
@@ -362,6 +362,17 @@ def test_one_clean_run_serves_adversaries_that_see_less_or_act_later(limit: dict
     records = [made(accuracy=0.9), made("sign-flip", accuracy=0.5, **limit)]
     found, _ = cells([entry(record) for record in records])
     assert one(found, attack="sign-flip")["impact"] == pytest.approx(0.4)
+
+
+def test_an_attack_lacks_seeds_beside_other_attacks_and_not_beside_the_clean_run() -> None:
+    def lacks(*records: Record) -> bool:
+        return lacks_seeds(cells([entry(record) for record in records])[0])
+
+    clean = [made(seed=seed) for seed in range(3)]
+    whole = [made(attack, s) for attack in ("sign-flip", "rank-reversal") for s in (0, 1)]
+    never = made("dyn-opt", attack_from=2, attack_until=None)  # of two rounds
+    assert not lacks(*clean, *whole, never)
+    assert lacks(*clean, *whole[:-1])
 
 
 def test_attacks_on_data_that_was_dealt_once_are_not_ranked_with_those_on_data_dealt_anew() -> None:

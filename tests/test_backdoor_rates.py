@@ -199,6 +199,7 @@ def test_the_half_life_is_a_column_if_the_attack_stops(template: Record) -> None
     }
     (row,) = rows(list(records), records)
     assert row.half_life == 2.0  # of 2, 1 and never
+    assert row.over_clean == pytest.approx((0.1 + 0.1 + 0.9) / 3)
     assert "half-life" in printed([row])
     apart = {attacked: records[attacked][:1], attacked.twin: records[attacked.twin][1:]}
     (row,) = rows(list(apart), apart)

@@ -237,6 +237,20 @@ def test_a_price_that_is_not_finite_is_the_most_and_is_never_no_mechanism() -> N
         assert "; natural logarithms, and what it covers stands below" in text
 
 
+def test_a_guarantee_is_that_with_most_provisos_and_names_who_sees_what() -> None:
+    price: dict[str, Any] = {"epsilon": 2.0, "delta": 2.5e-6, "unit": "example", "sees": "sum"}
+    price |= {"adjacency": "zero-out", "sampler": "", "winner": "rdp", "bounds": {"rdp": 2.0}}
+    results = {}
+    for attack, note in (("none", ""), ("sign-flip", "for others"), ("ipm", "")):
+        of = cell("skellam", "mean", attack)
+        played = record(of, 0, 0.5, epsilon=2.0)
+        results[of] = [played.model_copy(update={"privacy": Privacy(note=note, **price)})]
+    assert columns.guarantees(rows(results)) == [
+        "skellam + mean: ε = 2.00 at δ = 2.5e-06, per example, zero-out; "
+        "before who sees the sum of a round, and who took part; the least of rdp 2.00; for others"
+    ]
+
+
 def test_a_column_is_shown_only_if_it_says_something_of_a_row() -> None:
     of = cell("fedpm", "mean", "dyn-opt")
     text = printed({of: [record(of, seed, 0.5, rejected=1) for seed in (0, 1)]})
@@ -290,6 +304,7 @@ def test_bits_behind_a_secure_sum_are_said_to_be_those_of_masked_residues() -> N
     results = {of: [record(of, 0, 0.5)]}
     for shown in (single(printed(results, 120)), report.markdown(rows(results))):
         assert f"; up, {columns.MASKED}" in shown
+    assert columns.MASKED in report.markdown(rows(results | sweep()))  # if any system has one
     assert columns.MASKED not in report.markdown(rows(sweep()))
 
 
@@ -333,6 +348,7 @@ def test_one_seed_has_no_deviation_and_while_some_are_missing_no_table_says_wors
     of = cell("fedavg", "mean", "sign-flip")
     text = printed(results | {of: results[of][:1]})
     assert line(text, "sign-flip").startswith("sign-flip (1 of 3 seeds)")
+    assert "± sample standard deviation over 3 seeds" in single(text)
     assert line(text, "dyn-opt").startswith("dyn-opt ◀ lowest so far")
     planned = [*results, cell("fedavg", "mean", "alie"), cell("fedavg", "mean", "ipm")]
     partial = summary.rows(planned, results)

@@ -309,6 +309,15 @@ def test_only_files_that_may_be_records_are_opened(tmp_path: Path) -> None:
         assert "'huge.json'" in listing.complaints()[0]
 
 
+def test_failed_runs_are_counted_by_their_files_and_nothing_else(tmp_path: Path) -> None:
+    assert index.failed(tmp_path) == 0
+    folder = tmp_path / "failed"
+    folder.mkdir()
+    for name in ("one.json", "other.json", "notes.txt", ".hidden.json"):
+        (folder / name).write_text("{}")
+    assert index.failed(tmp_path) == 2
+
+
 def test_a_question_does_not_wait_for_torch(tmp_path: Path) -> None:
     stored(tmp_path, made(), made("sign-flip"))
     code = (

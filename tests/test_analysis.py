@@ -23,6 +23,7 @@ from fedbench.experiment.record import Record
 from fedbench.results.query import Query
 from fedbench.tables.latex import as_latex
 from fedbench.tables.table import Column, Line, Table
+from fedbench.tables.web import as_html
 
 
 def is_empty(value: object) -> bool:
@@ -202,6 +203,26 @@ def test_results_show_themselves_as_the_table_of_their_cells() -> None:
     assert repr(many).count("alie") == MAX_SHOWN_CELLS
 
 
+def test_a_table_of_a_notebook_is_bold_where_the_lowest_stands_and_aligned_as_text() -> None:
+    columns = [Column("system\n  attack", "left", wraps=True), Column("a\n%")]
+    lines = [
+        Line(["fsl"], title=True),
+        Line(["none", "90.0"]),
+        Line(["alie", "40.0"], marked=True),
+    ]
+    left, right = ('style="text-align: left"', 'style="text-align: right"')
+    assert as_html(Table(columns, lines)).splitlines() == [
+        "<table>",
+        f"<thead><tr><th {left}>system attack</th><th {right}>a %</th></tr></thead>",
+        "<tbody>",
+        f'<tr><th colspan="2" {left}>fsl</th></tr>',
+        f"<tr><td {left}>none</td><td {right}>90.0</td></tr>",
+        f"<tr><td {left}><b>alie</b></td><td {right}><b>40.0</b></td></tr>",
+        "</tbody>",
+        "</table>",
+    ]
+
+
 def test_a_foreign_name_makes_no_tag_in_a_notebook() -> None:
     record = made(attack="<script>")
     for text in (Results([record])._repr_html_(), record._repr_html_()):
@@ -223,6 +244,8 @@ def test_a_record_says_in_a_few_lines_what_was_run_and_what_came_out() -> None:
     assert str(record) == repr(record)
     assert "<td" in record._repr_html_()
     assert "ε n/a" in [" ".join(line.split()) for line in repr(made()).splitlines()]
+    assert made().summary()["defense"] == "mean"
+    assert made(vote=True).summary()["defense"] == "vote"
 
 
 def test_a_table_for_latex_has_the_rules_of_booktabs_and_escapes_names() -> None:

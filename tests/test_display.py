@@ -23,7 +23,8 @@ from fedbench.sweeps.watch import Watcher
 from fedbench.tables import columns, report
 from fedbench.tables.columns import ACCURACY
 from fedbench.tables.report import results
-from fedbench.tables.terminal import FIRST_COLUMN, grid
+from fedbench.tables.table import Column, Line, Table
+from fedbench.tables.terminal import FIRST_COLUMN, grid, narrowed
 
 NAMES = {
     "up": "uplink_bits_per_parameter",
@@ -160,6 +161,27 @@ def test_the_last_table_ranks_worst_cases_beside_bits_and_epsilon() -> None:
     results = {of: found for of, found in sweep().items() if of.protocol == "fedavg" or of.clean}
     last = [single(one) for one in printed(results).splitlines()[-2:]]  # nobody attacked fsl yet
     assert last == [fedavg, "fsl + vote 92.0 ± 0.0 n/a n/a n/a 20.31 20.31 n/a"]
+
+
+def test_a_system_without_a_clean_run_has_no_clean_accuracy_in_the_last_table() -> None:
+    attacked = {of: found for of, found in sweep().items() if not of.clean}
+    table = report.worst_cases(rows(attacked))
+    heads = [" ".join(column.heading.split()) for column in table.columns]
+    assert heads[:5] == ["system", "clean %", "worst case %", "by seed %", "attack"]
+    assert heads[5:] == ["up bits", "down bits", "ε"]
+    assert [line.texts[:3] for line in table.lines] == [
+        ["fsl + vote", "n/a", "85.0 ± 5.0"],
+        ["fedavg + mean", "n/a", "10.1 ± 0.2"],
+    ]
+
+
+def test_a_table_loses_its_last_column_only_where_it_does_not_fit() -> None:
+    table = Table([Column("a", "left"), Column("bb"), Column("ccc")], [Line(["1", "2", "3"])])
+    whole = 1 + 2 + 2 + 2 + 3  # with two spaces between columns
+    assert len(narrowed(table, whole).columns) == 3
+    fewer = narrowed(table, whole - 1)
+    assert [column.heading for column in fewer.columns] == ["a", "bb"]
+    assert [list(line.texts) for line in fewer.lines] == [["1", "2"]]
 
 
 def test_what_a_system_costs_is_said_to_be_the_mean_over_its_runs() -> None:
@@ -368,6 +390,7 @@ def test_one_seed_has_no_deviation_and_while_some_are_missing_no_table_says_wors
     assert columns.unfinished(both).startswith(
         "2 of 4 attacks of fedavg + mean and some of 1 other system are missing: "
     )
+    assert "| rank-reversal (2 of 3 attacks) |" in report.markdown(both)
     assert "by seed" not in report.markdown(rows({of: r for of, r in results.items() if of.clean}))
     alone = [row for row in partial if row.missing]
     text = single(printed(alone))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -620,7 +621,7 @@ def test_a_dot_over_shares_is_a_seed_beside_the_line_of_its_attack() -> None:
 
 
 def owning(
-    shares: dict[float, tuple[int, ...]], declared: dict[float, float] | None = None
+    shares: Mapping[float, tuple[int, ...]], declared: dict[float, float] | None = None
 ) -> list[summary.Row]:
     """An attack by several shares of clients, each with the malicious rows of ten of every seed."""
     found: Results = {}

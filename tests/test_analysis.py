@@ -238,6 +238,7 @@ def test_a_record_says_in_a_few_lines_what_was_run_and_what_came_out() -> None:
     said = [" ".join(line.split()) for line in lines]
     assert "attack alie, 20 % malicious" in said
     assert "accuracy 40.0 %" in said
+    assert "run 50 clients, 2 rounds, seed 3" in said
     assert "bits 4.25 up, 32.5 down per parameter" in said
     assert "ε 2.5" in said
     assert "flags odd" in said

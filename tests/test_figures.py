@@ -1017,6 +1017,10 @@ def test_systems_that_differ_at_the_end_of_their_names_are_told_apart(width: flo
     legible(figure)
     titles = {" ".join(axes.get_title(loc="left").split()) for axes in figure.axes}
     assert titles == {f"fedavg + {name.replace(',', ', ')}" for name in z}
+    found = drawn(figure)
+    heads = [box.y0 for text, box in found.items() if text.get_rotation()]
+    highest = max(box.y1 for text, box in found.items() if "dp-fedavg" in text.get_text())
+    assert highest <= min(heads)  # heads stand above all lines of the first title
     figure = bars.compose(ended(lasts), layout.View(width=width))
     legible(figure)
     (axes,) = figure.axes

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from sample_records import Results, cell, rows, sample_record, sample_round
-from test_figures import NOISY, ended, in_cohorts, over_shares, record, small, words
+from test_figures import NOISY, ended, in_cohorts, legible, over_shares, record, small, words
 
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.scenario import Scenario
@@ -194,8 +194,10 @@ def test_bars_of_many_systems_are_the_strongest_and_at_least_a_few_of_each(
 
 def test_attacks_that_differ_in_a_parameter_are_told_apart_on_a_narrow_page() -> None:
     names = [f"index-concentration:share=0.{i},via=codec" for i in range(3)]
-    lasts = {cell("topk", "mean", name): 0.5 for name in ("none", *names)}
-    (axes,) = bars.compose(ended(lasts), layout.View(width=4.0)).axes
+    lasts = {cell("topk", "mean", name, f"{NOISY}1.0"): 0.5 for name in ("none", *names)}
+    figure = bars.compose(ended(lasts), layout.View(width=4.0))
+    legible(figure)  # the name of the system has the room that these names leave
+    (axes,) = figure.axes
     labels = [name for name, _ in lanes(axes)]
     assert all("…" in label for label in labels)
     assert [label.partition("…")[2] for label in labels] == [f"=0.{i}, via=codec" for i in range(3)]

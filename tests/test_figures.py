@@ -505,6 +505,11 @@ def test_a_label_beside_its_point_has_no_line_and_one_without_room_is_left_out()
     assert far is not None
     assert far.arrow_patch is not None
     assert place_labels(axes, [(1.0, 0.5)], ["far"], walls, lines=False) == [None]
+    # beside a point at the upper end of the panel there is room below it only
+    sides = [((0.0, 2.9), (2.4, 2.9)), ((2.6, 2.9), (5.0, 2.9))]
+    (below,) = place_labels(axes, [(2.5, 2.9)], ["below"], sides)
+    assert below is not None
+    assert below.get_window_extent().y1 < 2.9 * 72
 
 
 # heat maps
@@ -1150,7 +1155,7 @@ def test_a_chosen_attack_is_every_one_of_its_name_or_that_of_its_parameters() ->
     many = tried({"fedavg": left})
     chosen: dict[str, set[str]] = {
         "alie": {"alie:z=1.0", "alie:z=2.0"},
-        "alie:z=2.0": {"alie:z=2.0"},
+        "alie:z=1.0": {"alie:z=1.0"},
     }
     for name, shown in chosen.items():
         for kind in ("heatmap", "impact"):

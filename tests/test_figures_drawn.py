@@ -299,6 +299,19 @@ def test_the_chart_of_survival_says_what_its_bars_and_lines_are() -> None:
     assert "◀ worst: " not in said
 
 
+def test_the_text_behind_an_interval_of_survival_stays_in_its_panel() -> None:
+    found: Results = {}
+    for attack, lasts in (("none", (1.0, 1.0)), ("ipm", (1.0, 0.6))):
+        of = cell("fedavg", "mean", attack)
+        found[of] = [record(of, seed, (0.1, last)) for seed, last in enumerate(lasts)]
+    figure = bars.survival(rows(found), "Title", "subtitle")
+    figure.draw_without_rendering()
+    accuracy, _ = figure.axes
+    (text,) = (text for text in accuracy.texts if "worst" in text.get_text())
+    assert text.xy[0] == pytest.approx(80 + 100 * 0.08**0.5)  # type: ignore[attr-defined]
+    assert text.get_window_extent().x1 <= accuracy.get_window_extent().x1
+
+
 def uncounted() -> Results:
     """A clean run whose uplink bits a secure sum of earlier code hid."""
     of = cell("fedavg", "mean", "none")

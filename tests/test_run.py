@@ -26,7 +26,7 @@ from fedbench.experiment.compatibility import load_plugins, resolve
 from fedbench.experiment.evaluation import evaluate, fixed, is_evaluated, score_models, taken_for
 from fedbench.experiment.prepare import load_pool, prepare
 from fedbench.experiment.record import Record, read
-from fedbench.experiment.record_builder import build_record, entropy_bits, traffic
+from fedbench.experiment.record_builder import build_record, entropy_bits, spread, traffic
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
@@ -403,6 +403,13 @@ def test_rows_and_bits_are_counted_apart_for_benign_and_malicious_clients() -> N
     }
     each = [Packet.raw(b"a"), Packet.raw(b"abc"), *[Packet.raw(b"")] * 3]  # one for each client
     assert traffic(setup, up, each, 5, accepted, malicious)["downlink_bits"] == 32
+
+
+def test_the_spread_of_clients_divides_by_their_number() -> None:
+    # mean 0.5; squares of 0.3, 0.1 and 0.4 are 0.26, of three clients
+    summary = spread(torch.tensor([0.2, 0.4, 0.9], dtype=torch.float64))
+    assert (summary.mean, summary.min, summary.max) == pytest.approx((0.5, 0.2, 0.9))
+    assert summary.std == pytest.approx(math.sqrt(0.26 / 3))
 
 
 def test_the_entropy_is_that_of_benign_messages() -> None:

@@ -1170,7 +1170,7 @@ def test_a_kind_that_the_records_cannot_show_is_refused_with_what_they_lack() ->
         draw("pie", small())
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("count", [1, 2, 5])
 def test_every_system_has_a_panel_with_its_name_above(count: int) -> None:
     rules = [f"krum:f={i}" for i in range(count)]
     names = [f"fedavg + {rule}" for rule in rules]

@@ -506,7 +506,11 @@ CONDITIONS: list[tuple[Any, list[str], list[str]]] = [  # a value, what holds of
     ("dyn-opt", ["attack = dyn-opt "], ["attack=dyn"]),
     ("none", ["attack=none"], []),
     ("sign-flip", [], ["attack=none"]),
-    (0.5, ["accuracy>=0.5", "accuracy<=.5", "accuracy=5e-1", "accuracy<1"], ["accuracy>0.5"]),
+    (
+        0.5,
+        ["accuracy>=0.5", "accuracy<=.5", "accuracy=5e-1", "accuracy<1"],
+        ["accuracy>0.5", "accuracy<0.5"],
+    ),
     (0.4999, ["accuracy<0.5", "accuracy!=0.5"], []),
     (10, [], ["clients<9"]),  # as numbers, not as words
     (9007199254740992, [], ["seed=9007199254740993"]),  # not as floats

@@ -23,6 +23,7 @@ from fedbench.experiment.record import Record
 from fedbench.results.query import Query
 from fedbench.tables.latex import as_latex
 from fedbench.tables.table import Column, Line, Table
+from fedbench.tables.web import as_html
 
 
 def is_empty(value: object) -> bool:
@@ -202,6 +203,26 @@ def test_results_show_themselves_as_the_table_of_their_cells() -> None:
     assert repr(many).count("alie") == MAX_SHOWN_CELLS
 
 
+def test_a_table_of_a_notebook_is_bold_where_the_lowest_stands_and_aligned_as_text() -> None:
+    columns = [Column("system\n  attack", "left", wraps=True), Column("a\n%")]
+    lines = [
+        Line(["fsl"], title=True),
+        Line(["none", "90.0"]),
+        Line(["alie", "40.0"], marked=True),
+    ]
+    left, right = ('style="text-align: left"', 'style="text-align: right"')
+    assert as_html(Table(columns, lines)).splitlines() == [
+        "<table>",
+        f"<thead><tr><th {left}>system attack</th><th {right}>a %</th></tr></thead>",
+        "<tbody>",
+        f'<tr><th colspan="2" {left}>fsl</th></tr>',
+        f"<tr><td {left}>none</td><td {right}>90.0</td></tr>",
+        f"<tr><td {left}><b>alie</b></td><td {right}><b>40.0</b></td></tr>",
+        "</tbody>",
+        "</table>",
+    ]
+
+
 def test_a_foreign_name_makes_no_tag_in_a_notebook() -> None:
     record = made(attack="<script>")
     for text in (Results([record])._repr_html_(), record._repr_html_()):
@@ -217,6 +238,7 @@ def test_a_record_says_in_a_few_lines_what_was_run_and_what_came_out() -> None:
     said = [" ".join(line.split()) for line in lines]
     assert "attack alie, 20 % malicious" in said
     assert "accuracy 40.0 %" in said
+    assert "run 50 clients, 2 rounds, seed 3" in said
     assert "bits 4.25 up, 32.5 down per parameter" in said
     assert "ε 2.5" in said
     assert "flags odd" in said
@@ -226,6 +248,8 @@ def test_a_record_says_in_a_few_lines_what_was_run_and_what_came_out() -> None:
     assert record.summary()["run"] == f"50 clients, {len(record.rounds)} rounds, seed 3"
     first = record.model_copy(update={"rounds": record.rounds[:1]})
     assert first.summary()["run"] == "50 clients, 1 round, seed 3"
+    assert made().summary()["defense"] == "mean"
+    assert made(vote=True).summary()["defense"] == "vote"
 
 
 def test_a_table_for_latex_has_the_rules_of_booktabs_and_escapes_names() -> None:

@@ -140,6 +140,7 @@ def test_a_round_in_which_nobody_comes_is_skipped(tmp_path: Path) -> None:
     record = play(availability=f"trace:file={path}")
     assert [r.skipped for r in record.rounds] == [True, False, True]
     assert [(len(r.clients), r.dropped) for r in record.rounds] == [(0, 6), (6, 0), (0, 6)]
+    assert record.result.downlink_bits_per_parameter == 32  # of all that were sent the broadcast
     assert record.rounds[1].malicious < 3
     assert not any("half of the rows" in flag for flag in record.flags), "nobody has none of none"
 

@@ -18,7 +18,7 @@ from fedbench.results import aggregate, extract
 from fedbench.results.gather import cells_of
 from fedbench.results.summary import Row, half_life, rows
 from fedbench.sweeps.plan import Plan, runs
-from fedbench.tables import report
+from fedbench.tables import columns, report
 
 CLIENTS: dict[str, Any] = {"clients": 10, "per_round": 4, "malicious": 0.4}
 SMALL = Scenario(**CLIENTS, rounds=2, epochs=1, eval_every=1, attack="pixel")
@@ -199,9 +199,13 @@ def test_the_half_life_is_a_column_if_the_attack_stops(template: Record) -> None
     }
     (row,) = rows(list(records), records)
     assert row.half_life == 2.0  # of 2, 1 and never
+    assert row.over_clean == pytest.approx((0.1 + 0.1 + 0.9) / 3)
     assert "half-life" in printed([row])
     apart = {attacked: records[attacked][:1], attacked.twin: records[attacked.twin][1:]}
     (row,) = rows(list(apart), apart)
     assert row.half_life is None, "no seed of it has a twin"
     last = {cell: runs[2:] for cell, runs in records.items()}
-    assert " never " in printed(rows(list(last), last))
+    (row,) = rows(list(last), last)
+    assert columns.half_life(row) == "never"
+    first = {cell: runs[:1] for cell, runs in records.items()}
+    assert [columns.half_life(row) for row in rows(list(first), first)] == ["2"]

@@ -18,7 +18,7 @@ from fedbench.figures.kinds import KINDS
 from fedbench.figures.style import FORMATS
 from fedbench.results.fields import CELL, FAILED
 from fedbench.results.store import Failure
-from fedbench.tables.entries import shortened
+from fedbench.tables.entries import flat, shortened, text
 
 Good = Callable[..., str]
 FEDAVG = "fedavg:lr=0.01,momentum=0.9"
@@ -65,6 +65,9 @@ def test_systems_are_titles_with_the_fields_in_which_they_differ(
     lines = good(tmp_path).splitlines()
     titles = [line.strip() for line in lines if line.startswith("fedavg")]
     assert titles == ["fedavg + mean; clients 10", "fedavg + mean; clients 20"]
+    of_fedavg(clients=20, local_models=True).write(tmp_path)
+    lines = good(tmp_path).splitlines()
+    assert "fedavg + mean; clients 20; local_models False" in lines
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
@@ -278,6 +281,15 @@ def test_notes_explain_only_what_the_table_shows(store: Path, good: Good) -> Non
     runs = good(store, "--each", "run", "--where", "protocol=fsl")
     assert "bits: " in runs
     assert not any(note in runs for note in ("ε: ", "±: ", "impact: "))
+    assert "seed" in runs.split("─")[0]  # seed 0 is a seed and no count of nothing
+    assert "bits up: " not in runs
+    made("mimic", sees="sum", protocol="skellam").write(store)
+    made("mimic", protocol="topk", split="published").write(store)
+    own = "percent of the benign clients' pooled test data"
+    page = " ".join(good(store).split())
+    assert f"accuracy: {own} (split published: published test images)" in page
+    assert f"accuracy: {own}, at" in runs
+    assert "bits up: of a secure sum of n, masked residues" in " ".join(good(store).split())
 
 
 def test_while_attacks_of_a_system_lack_seeds_its_lowest_accuracy_is_no_worst_case(
@@ -342,6 +354,36 @@ def test_an_output_without_unicode_gets_a_table_in_ascii(store: Path) -> None:
     command = [sys.executable, "-m", "fedbench", "results", str(store), *private]
     done = subprocess.run(command, capture_output=True, env=wide)
     assert b"; natural logarithms" in done.stdout
+
+
+FIELDS: list[tuple[str, Any, str]] = [
+    *(("accuracy", 0.4567, "45.7"), ("accuracy_low", 0.4, "40.0"), ("accuracy_std", 0.012, "1.2")),
+    *(("impact", -0.05, "-5.0"), ("worst_by_seed", 0.25, "25.0"), ("malicious", 0.2, "20.0")),
+    *(("worst", True, "yes"), ("local_models", False, "no"), ("flags", ["a", "b"], "a; b")),
+    *(
+        ("epsilon", 2.5, "2.50"),
+        ("uplink_bits", 1.25, "1.250"),
+        ("total_bits", 123456.0, "1.235e+05"),
+    ),
+    *(("delta", 1e-5, "1e-05"), ("seeds", 3, "3"), ("loss", 1.23456, "1.235")),
+    *(("accuracy_high", None, "n/a"), ("epsilon", None, "n/a")),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "shown"), FIELDS)
+def test_a_field_is_written_as_people_read_it(name: str, value: Any, shown: str) -> None:
+    entry = {"attack": "sign-flip", "unit": None, name: value}
+    assert text(entry, name, CELL[name]) == shown
+
+
+def test_what_a_table_leaves_open_is_not_what_is_unknown() -> None:
+    assert text({"unit": "client", "epsilon": None}, "epsilon", "number") == "unknown"
+    assert text({"attack": "none", "impact": None}, "impact", "points") == ""
+    entry = {"accuracy_low": 0.4, "worst_client": 0.3, "worst": True, "seeds": 2}
+    table = flat([entry], {name: CELL[name] for name in entry}, list(entry))
+    heads = [" ".join(column.heading.split()) for column in table.columns]
+    assert heads == ["accuracy low %", "worst client %", "worst", "seeds"]
+    assert [list(line.texts) for line in table.lines] == [["40.0", "30.0", "yes", "2"]]
 
 
 def test_only_parameters_in_which_plug_ins_differ_are_shown() -> None:

@@ -23,7 +23,8 @@ from fedbench.sweeps.watch import Watcher
 from fedbench.tables import columns, report
 from fedbench.tables.columns import ACCURACY
 from fedbench.tables.report import results
-from fedbench.tables.terminal import FIRST_COLUMN, grid
+from fedbench.tables.table import Column, Line, Table
+from fedbench.tables.terminal import FIRST_COLUMN, grid, narrowed
 
 NAMES = {
     "up": "uplink_bits_per_parameter",
@@ -162,6 +163,27 @@ def test_the_last_table_ranks_worst_cases_beside_bits_and_epsilon() -> None:
     assert last == [fedavg, "fsl + vote 92.0 ± 0.0 n/a n/a n/a 20.31 20.31 n/a"]
 
 
+def test_a_system_without_a_clean_run_has_no_clean_accuracy_in_the_last_table() -> None:
+    attacked = {of: found for of, found in sweep().items() if not of.clean}
+    table = report.worst_cases(rows(attacked))
+    heads = [" ".join(column.heading.split()) for column in table.columns]
+    assert heads[:5] == ["system", "clean %", "worst case %", "by seed %", "attack"]
+    assert heads[5:] == ["up bits", "down bits", "ε"]
+    assert [line.texts[:3] for line in table.lines] == [
+        ["fsl + vote", "n/a", "85.0 ± 5.0"],
+        ["fedavg + mean", "n/a", "10.1 ± 0.2"],
+    ]
+
+
+def test_a_table_loses_its_last_column_only_where_it_does_not_fit() -> None:
+    table = Table([Column("a", "left"), Column("bb"), Column("ccc")], [Line(["1", "2", "3"])])
+    whole = 1 + 2 + 2 + 2 + 3  # with two spaces between columns
+    assert len(narrowed(table, whole).columns) == 3
+    fewer = narrowed(table, whole - 1)
+    assert [column.heading for column in fewer.columns] == ["a", "bb"]
+    assert [list(line.texts) for line in fewer.lines] == [["1", "2"]]
+
+
 def test_what_a_system_costs_is_said_to_be_the_mean_over_its_runs() -> None:
     note = "of a whole system the mean over its runs, clean and attacked"
     assert note in columns.captions(rows(sweep()))["bits"]
@@ -237,6 +259,20 @@ def test_a_price_that_is_not_finite_is_the_most_and_is_never_no_mechanism() -> N
         assert "; natural logarithms, and what it covers stands below" in text
 
 
+def test_a_guarantee_is_that_with_most_provisos_and_names_who_sees_what() -> None:
+    price: dict[str, Any] = {"epsilon": 2.0, "delta": 2.5e-6, "unit": "example", "sees": "sum"}
+    price |= {"adjacency": "zero-out", "sampler": "", "winner": "rdp", "bounds": {"rdp": 2.0}}
+    results = {}
+    for attack, note in (("none", ""), ("sign-flip", "for others"), ("ipm", "")):
+        of = cell("skellam", "mean", attack)
+        played = record(of, 0, 0.5, epsilon=2.0)
+        results[of] = [played.model_copy(update={"privacy": Privacy(note=note, **price)})]
+    assert columns.guarantees(rows(results)) == [
+        "skellam + mean: ε = 2.00 at δ = 2.5e-06, per example, zero-out; "
+        "before who sees the sum of a round, and who took part; the least of rdp 2.00; for others"
+    ]
+
+
 def test_a_column_is_shown_only_if_it_says_something_of_a_row() -> None:
     of = cell("fedpm", "mean", "dyn-opt")
     text = printed({of: [record(of, seed, 0.5, rejected=1) for seed in (0, 1)]})
@@ -290,6 +326,7 @@ def test_bits_behind_a_secure_sum_are_said_to_be_those_of_masked_residues() -> N
     results = {of: [record(of, 0, 0.5)]}
     for shown in (single(printed(results, 120)), report.markdown(rows(results))):
         assert f"; up, {columns.MASKED}" in shown
+    assert columns.MASKED in report.markdown(rows(results | sweep()))  # if any system has one
     assert columns.MASKED not in report.markdown(rows(sweep()))
 
 
@@ -333,6 +370,7 @@ def test_one_seed_has_no_deviation_and_while_some_are_missing_no_table_says_wors
     of = cell("fedavg", "mean", "sign-flip")
     text = printed(results | {of: results[of][:1]})
     assert line(text, "sign-flip").startswith("sign-flip (1 of 3 seeds)")
+    assert "± sample standard deviation over 3 seeds" in single(text)
     assert line(text, "dyn-opt").startswith("dyn-opt ◀ lowest so far")
     planned = [*results, cell("fedavg", "mean", "alie"), cell("fedavg", "mean", "ipm")]
     partial = summary.rows(planned, results)
@@ -343,6 +381,17 @@ def test_one_seed_has_no_deviation_and_while_some_are_missing_no_table_says_wors
         assert "◀ worst: the lowest accuracy of an attack; ◀ lowest so far: the lowest" in text
         assert "worst case %" not in text
     assert "| dyn-opt (2 of 4 attacks) |" in report.markdown(partial)
+    # titles of pictures and of the last table, where one of two systems has not finished
+    assert columns.in_worst_case(partial) == ", lowest so far,"
+    assert columns.worst_case(partial) == "lowest so far"
+    assert columns.in_worst_case(rows(sweep())) == " in the worst case"
+    assert columns.in_worst_case([row for row in partial if row.cell.clean]) == ""
+    both = summary.rows([*planned, cell("fsl", "own", "ipm")], results)
+    assert columns.unfinished(both).startswith(
+        "2 of 4 attacks of fedavg + mean and some of 1 other system are missing: "
+    )
+    assert "| rank-reversal (2 of 3 attacks) |" in report.markdown(both)
+    assert "by seed" not in report.markdown(rows({of: r for of, r in results.items() if of.clean}))
     alone = [row for row in partial if row.missing]
     text = single(printed(alone))
     assert "in percentage points; ◀ lowest so far: the lowest accuracy, of a system" in text

@@ -197,7 +197,7 @@ def test_attacks_are_the_same_if_all_that_was_measured_is(record: Record) -> Non
     farther = [replace(only, gain=math.nextafter(only.gain, math.inf))]
     for changed in (
         replace(first, records=first.records[:1]),  # a seed is missing
-        made(record, [0.5, 0.7], attack="ipm"),
+        made(record, [0.5, 0.7], attack="ipm"),  # the same with one of two seeds
         replace(
             first, records=tuple(r.model_copy(update={"rounds": farther}) for r in first.records)
         ),
@@ -236,6 +236,7 @@ def test_the_strongest_is_chosen_on_validation_data_and_shown_with_its_test_accu
         ("noise", 0, 0.8),
     ]
     assert [row.worst for row in table] == [False, True, False]
+    assert "strongest of 3: ipm ◀" in markdown(table)
     # where a split has no validation data, no candidate is chosen by its test accuracy instead
     for cell, (run,) in records.items():
         result = replace(run.result, validation_accuracy=None)

@@ -294,6 +294,29 @@ def test_what_differs_is_a_range_or_a_number_of_things() -> None:
     assert systems.setting(table[:1]).endswith("10 % malicious, 1 round, 1 seed")
 
 
+def test_the_setting_says_what_is_unusual_if_all_runs_have_it_and_what_share_was_malicious() -> (
+    None
+):
+    def setting(*scenarios: Scenario) -> str:
+        return systems.setting(
+            [summary.Row(Cell(s), (record(Cell(s), 0, (0.5,)),)) for s in scenarios]
+        )
+
+    usual = Scenario(malicious=0.2, declared=0.3)
+    unusual = usual.model_copy(update={"split": "published"})
+    assert ", split published, 50 clients, 20 % malicious, " in setting(unusual)
+    assert ", dirichlet:beta=1.0, 50 clients, 20 % malicious, " in setting(usual, unusual)
+
+
+def test_the_caption_names_every_kind_of_test_data() -> None:
+    cells = [Cell(Scenario(split=split)) for split in ("published", "per-client")]
+    table = [summary.Row(c, (record(c, 0, (0.5,)),)) for c in cells]
+    own = "benign clients' pooled test data"
+    assert systems.tested(table[:1]) == "published test images"
+    assert systems.tested(table[1:]) == own
+    assert systems.tested(table) == f"{own} (split published: published test images)"
+
+
 # accuracy over the rounds
 
 
@@ -482,6 +505,11 @@ def test_a_label_beside_its_point_has_no_line_and_one_without_room_is_left_out()
     assert far is not None
     assert far.arrow_patch is not None
     assert place_labels(axes, [(1.0, 0.5)], ["far"], walls, lines=False) == [None]
+    # beside a point at the upper end of the panel there is room below it only
+    sides = [((0.0, 2.9), (2.4, 2.9)), ((2.6, 2.9), (5.0, 2.9))]
+    (below,) = place_labels(axes, [(2.5, 2.9)], ["below"], sides)
+    assert below is not None
+    assert below.get_window_extent().y1 < 2.9 * 72
 
 
 # heat maps
@@ -857,10 +885,16 @@ def test_a_png_has_the_dots_that_the_inches_say(tmp_path: Path) -> None:
 # sketches
 
 
-def sketched(kind: str, table: list[summary.Row], width: int, encoding: str = "utf-8") -> list[str]:
+def sketched(
+    kind: str,
+    table: list[summary.Row],
+    width: int,
+    encoding: str = "utf-8",
+    view: layout.View = layout.PLAIN,
+) -> list[str]:
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding=encoding)
-    Console(file=out, width=width, force_terminal=False).print(Sketch(kind, table))
+    Console(file=out, width=width, force_terminal=False).print(Sketch(kind, table, view))
     out.flush()
     return raw.getvalue().decode(encoding).splitlines()
 
@@ -912,10 +946,105 @@ def test_a_sketch_of_epsilon_is_ordered_and_ends_without_a_mechanism() -> None:
     ]
 
 
+def spaced(lines: Sequence[str]) -> list[str]:
+    """The lines of a sketch without its bars, with single spaces."""
+    return [" ".join(re.sub("[█░]", "", line).split()) for line in lines]
+
+
+def test_a_sketch_of_shares_has_a_line_for_each_share_with_the_accuracy_there() -> None:
+    lines = sketched("share", over_shares(), 80)
+    shown = spaced(lines)
+    first = shown.index("fedavg + median")
+    assert shown[first - 3 : first - 1] == ["system rows last", "attack % 0 50 100 %"]
+    assert shown[first + 1 :] == [
+        *("none (clean) 0.0 85.0", "none (clean) 15.0 85.0", "none (clean) 35.0 85.0"),
+        *("sign-flip 0.0 85.0", "sign-flip 15.0 75.0", "sign-flip 35.0 35.0"),
+    ]
+    bars = [line.count("█") / (line.count("█") + line.count("░")) for line in lines[first + 1 :]]
+    assert bars == pytest.approx([0.85, 0.85, 0.85, 0.85, 0.75, 0.35], abs=0.02)
+
+
+def test_a_sketch_of_impact_has_the_attacks_that_were_chosen() -> None:
+    chosen = layout.View(attacks=("sign-flip",))
+    shown = spaced(sketched("impact", small(), 80, view=chosen))
+    assert [line for line in shown if line.startswith(("sign-flip", "dyn-opt"))] == [
+        "sign-flip ◀ worst 8.0",
+        "sign-flip 5.0",
+    ]
+
+
+def test_a_sketch_of_bits_has_those_that_were_chosen() -> None:
+    up = layout.View(bits="uplink")
+    shown = spaced(sketched("bits", small(), 80, view=up))
+    assert "signsgd + median 1.000 80.0 72.0 *" in shown
+    assert "fedavg + mean 32.00 96.0 20.0" in shown
+    assert shown[-1] == "Bits up, per parameter. *: nobody is better in both."
+    assert spaced(sketched("bits", small(), 80))[-1].startswith("Bits up and down, per parameter.")
+
+
+def test_a_sketch_of_bits_stars_the_systems_that_are_on_the_front_of_the_picture() -> None:
+    table = [*small(), *ended({cell("fedavg", "median", "none"): 0.99})]  # which nobody attacked
+    starred = [line for line in spaced(sketched("bits", table, 80)) if line.endswith(" *")]
+    assert starred == ["signsgd + median 33.00 80.0 72.0 *"]
+
+
+def test_a_sketch_says_that_attacks_are_missing_and_marks_no_other_line_than_the_lowest() -> None:
+    played = {row.cell: list(row.records) for row in small()}
+    absent = cell("fedavg", "mean", "alie")
+    text = " ".join(sketched("rounds", summary.rows([*played, absent], played), 80))
+    assert "1 of 3 attacks of fedavg + mean are missing" in text
+    assert "are missing" not in " ".join(sketched("rounds", small(), 80))
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
+    console.print(Sketch("rounds", small()))
+    assert isinstance(console.file, io.StringIO)
+    red = [line for line in console.file.getvalue().splitlines() if "\x1b[1;31m" in line]
+    assert len(red) == 2
+    assert all("◀ worst" in line for line in red)
+
+
 def test_pictures_start_without_heavy_libraries() -> None:
     heavy = {"torch", "matplotlib", "scipy"}
     code = f"import sys, fedbench.figures.kinds; sys.exit(not {heavy}.isdisjoint(sys.modules))"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# names that are longer than their place
+
+
+@pytest.mark.parametrize("width", [None, 4.0])
+def test_systems_that_differ_at_the_end_of_their_names_are_told_apart(width: float | None) -> None:
+    z = [f"{NOISY}{i}.0" for i in range(3)]
+    lasts = {
+        cell("fedavg", rule, attack, mechanism): 0.5
+        for rule, mechanism, attack in product(("mean", "median"), z, ("none", "ipm"))
+    }
+    figure = heatmap.compose(ended(lasts), layout.View(width=width))
+    legible(figure)
+    titles = {" ".join(axes.get_title(loc="left").split()) for axes in figure.axes}
+    assert titles == {f"fedavg + {name.replace(',', ', ')}" for name in z}
+    found = drawn(figure)
+    heads = [box.y0 for text, box in found.items() if text.get_rotation()]
+    highest = max(box.y1 for text, box in found.items() if "dp-fedavg" in text.get_text())
+    assert highest <= min(heads)  # heads stand above all lines of the first title
+    figure = bars.compose(ended(lasts), layout.View(width=width))
+    legible(figure)
+    (axes,) = figure.axes
+    text = " ".join(text.get_text() for text in axes.texts)
+    for rule, name in product(("mean", "median"), z):
+        assert f"fedavg + {name.replace(',', ', ')} + {rule} " in text
+
+
+def test_bars_lie_below_all_lines_of_the_name_of_their_system() -> None:
+    lanes = {
+        "a long name " * 6: [bars.Lane("ipm", 1.0, "1")] * 2,
+        "short": [bars.Lane("x", 2.0, "2")],
+    }
+    first, second = bars.stacked(lanes, 2.0)
+    assert len(first.name) == 3
+    assert " ".join(first.name).split() == ("a long name " * 6).split()
+    assert [y for y, _ in first.placed] == [3.5, 4.5]
+    assert second.top == pytest.approx(5.5 + bars.GROUP_GAP)
+    assert [y for y, _ in second.placed] == [second.top + 1]
 
 
 # what a reader may choose
@@ -1016,8 +1145,43 @@ def test_impact_charts_show_chosen_attacks_or_the_strongest_of_many(
     ]
     assert "The 4 strongest attacks of a system." in " ".join(" ".join(said).split())
     assert "attack-1" in words(bars.compose(many, layout.View(attacks=("attack-1",))))
-    with pytest.raises(ConfigError, match=r"attacks must be one of .*got 'attack-900'"):
-        draw("impact", many, layout.View(attacks=("attack-900",)))
+    for absent in ("attack-900", "none"):
+        with pytest.raises(ConfigError, match=rf"attacks must be one of .*got '{absent}'"):
+            draw("impact", many, layout.View(attacks=(absent,)))
+
+
+def test_a_chosen_attack_is_every_one_of_its_name_or_that_of_its_parameters() -> None:
+    left = {"none": 0.9, "alie:z=1.0": 0.6, "alie:z=2.0": 0.5, "pga": 0.4}
+    many = tried({"fedavg": left})
+    chosen: dict[str, set[str]] = {
+        "alie": {"alie:z=1.0", "alie:z=2.0"},
+        "alie:z=1.0": {"alie:z=1.0"},
+    }
+    for name, shown in chosen.items():
+        for kind in ("heatmap", "impact"):
+            drawn_words = set(words(draw(kind, many, layout.View(attacks=(name,)))))
+            assert drawn_words & set(left) - {"none"} == shown, (name, kind)
+
+
+def test_a_kind_that_the_records_cannot_show_is_refused_with_what_they_lack() -> None:
+    with pytest.raises(ConfigError, match="kind 'epsilon' needs a finite epsilon in the records"):
+        draw("epsilon", small())
+    with pytest.raises(ConfigError, match=r"kind must be one of rounds, .*got 'pie'"):
+        draw("pie", small())
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_every_system_has_a_panel_with_its_name_above(count: int) -> None:
+    rules = [f"krum:f={i}" for i in range(count)]
+    names = [f"fedavg + {rule}" for rule in rules]
+    cells = product(enumerate(rules), ("none", "ipm"))
+    lasts = {cell("fedavg", rule, attack): 0.9 - i / 20 for (i, rule), attack in cells}
+    figure = rounds.compose(ended(lasts))
+    visible = [axes for axes in figure.axes if axes.get_visible()]
+    assert [axes.get_title(loc="left") for axes in visible] == names
+    assert [drawn_at(axes.lines[0])[1][-1] for axes in visible] == [
+        90 - 5 * i for i in range(count)
+    ]
 
 
 def test_bits_are_up_and_down_or_up_only() -> None:

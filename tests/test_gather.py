@@ -163,6 +163,9 @@ def test_names_are_short_and_mean_the_same_run() -> None:
     assert short.declared is None
     other = shortened(resolve(typed.model_copy(update={"defense": "trimmed-mean:f=3"})).scenario)
     assert other.defense == "trimmed-mean:f=3"
+    chain = resolve(typed.model_copy(update={"defense": "nnm+trimmed-mean"})).scenario
+    assert chain.defense == "nnm:f=4+trimmed-mean:f=4"
+    assert shortened(chain).defense == "nnm+trimmed-mean"
     # a parameter that has several values is said everywhere
     found = cells_of(record(attack=attack) for attack in ("sign-flip", "sign-flip:scale=2.0"))
     assert [cell.attack for cell in found] == ["sign-flip:scale=1.0", "sign-flip:scale=2.0"]

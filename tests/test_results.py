@@ -18,11 +18,11 @@ from sample_records import made, sample_round
 import fedbench
 from fedbench.core import seal
 from fedbench.core.errors import ConfigError
-from fedbench.experiment.measurements import rejected_most
+from fedbench.experiment.measurements import rejected_most, skipped
 from fedbench.experiment.record import Record, read
 from fedbench.experiment.scenario import Scenario
 from fedbench.results import extract, index
-from fedbench.results.aggregate import cells, data_seeds, grouped
+from fedbench.results.aggregate import cells, data_seeds, grouped, lacks_seeds
 from fedbench.results.fields import CELL, NAMES, RUN, SEEDS, SETTINGS, Entry
 from fedbench.results.gather import cells_of
 from fedbench.results.query import Condition, Query
@@ -73,9 +73,15 @@ def test_a_run_says_what_its_record_says() -> None:
 
 
 def test_a_server_that_rejects_half_of_the_honest_messages_is_not_doubted_and_more_is() -> None:
-    for rejected, doubts in ((1, 0), (2, 1)):
+    for rejected, doubts in ((1, []), (2, ["the server rejected 2 of 2 honest messages"])):
         one_round = sample_round(0, clients=[0, 1, 2], malicious=1, rejected_honest=rejected)
-        assert len(rejected_most([one_round])) == doubts
+        assert rejected_most([one_round]) == doubts
+
+
+def test_skipped_rounds_are_counted_among_all_rounds() -> None:
+    played = [sample_round(step, skipped=step == 1) for step in range(3)]
+    assert skipped(played) == ["1 of 3 rounds were skipped"]
+    assert skipped(played[:1]) == []
 
 
 def test_clients_that_dropped_out_were_asked_too() -> None:
@@ -303,6 +309,15 @@ def test_only_files_that_may_be_records_are_opened(tmp_path: Path) -> None:
         assert "'huge.json'" in listing.complaints()[0]
 
 
+def test_failed_runs_are_counted_by_their_files_and_nothing_else(tmp_path: Path) -> None:
+    assert index.failed(tmp_path) == 0
+    folder = tmp_path / "failed"
+    folder.mkdir()
+    for name in ("one.json", "other.json", "notes.txt", ".hidden.json"):
+        (folder / name).write_text("{}")
+    assert index.failed(tmp_path) == 2
+
+
 def test_a_question_does_not_wait_for_torch(tmp_path: Path) -> None:
     stored(tmp_path, made(), made("sign-flip"))
     code = (
@@ -362,6 +377,17 @@ def test_one_clean_run_serves_adversaries_that_see_less_or_act_later(limit: dict
     records = [made(accuracy=0.9), made("sign-flip", accuracy=0.5, **limit)]
     found, _ = cells([entry(record) for record in records])
     assert one(found, attack="sign-flip")["impact"] == pytest.approx(0.4)
+
+
+def test_an_attack_lacks_seeds_beside_other_attacks_and_not_beside_the_clean_run() -> None:
+    def lacks(*records: Record) -> bool:
+        return lacks_seeds(cells([entry(record) for record in records])[0])
+
+    clean = [made(seed=seed) for seed in range(3)]
+    whole = [made(attack, s) for attack in ("sign-flip", "rank-reversal") for s in (0, 1)]
+    never = made("dyn-opt", attack_from=2, attack_until=None)  # of two rounds
+    assert not lacks(*clean, *whole, never)
+    assert lacks(*clean, *whole[:-1])
 
 
 def test_attacks_on_data_that_was_dealt_once_are_not_ranked_with_those_on_data_dealt_anew() -> None:
@@ -471,13 +497,20 @@ CONDITIONS: list[tuple[Any, list[str], list[str]]] = [  # a value, what holds of
     (
         DYN_OPT,
         ["attack=dyn-opt", "attack=dyn-opt:direction=std", "attack=dyn-opt:bound=100000.0"],
-        ["attack=dyn-opt:direction=unit", "attack=dyn-opt:surprise=1", "attack!=dyn-opt"],
+        [
+            *("attack=dyn-opt:direction=unit", "attack=dyn-opt:surprise=1", "attack!=dyn-opt"),
+            "attack=dyn-opt:bound=100000.4",
+        ],
     ),
     (DYN_OPT, ["attack!=dyn-opt:direction=unit", "attack~rection=s"], ["attack~Direction"]),
     ("dyn-opt", ["attack = dyn-opt "], ["attack=dyn"]),
     ("none", ["attack=none"], []),
     ("sign-flip", [], ["attack=none"]),
-    (0.5, ["accuracy>=0.5", "accuracy<=.5", "accuracy=5e-1", "accuracy<1"], ["accuracy>0.5"]),
+    (
+        0.5,
+        ["accuracy>=0.5", "accuracy<=.5", "accuracy=5e-1", "accuracy<1"],
+        ["accuracy>0.5", "accuracy<0.5"],
+    ),
     (0.4999, ["accuracy<0.5", "accuracy!=0.5"], []),
     (10, [], ["clients<9"]),  # as numbers, not as words
     (9007199254740992, [], ["seed=9007199254740993"]),  # not as floats
@@ -590,6 +623,9 @@ def test_of_conditions_that_nothing_meets_those_are_named_that_nothing_meets_alo
         "nothing has accuracy>0.9; accuracy is 0.5 here",
         "nothing has sees=sum; sees is never known here",
     ]
+    stored(tmp_path, *[made(seed=seed) for seed in range(1, 9)])
+    asked = Query.parse("run", ["seed>100"]).answer(tmp_path)
+    assert asked.complaints == ["nothing has seed>100; seed is 0, 1, 2, 3, 4, 5, 6, 7, ... here"]
 
 
 def test_what_was_not_measured_comes_last_in_both_directions(tmp_path: Path) -> None:
@@ -611,19 +647,19 @@ def test_a_number_that_is_declared_once_is_in_the_record_the_tables_and_the_csv(
     )
     asked = scenario.model_copy(update={"defense": "krum:f=2", "malicious": 0.0})
     record = fedbench.play(asked, device="cpu")
-    skipped = sum(r.skipped for r in record.rounds)
-    assert 0 < skipped < 6
-    assert record.result.skipped_rounds == skipped
+    count = sum(r.skipped for r in record.rounds)
+    assert 0 < count < 6
+    assert record.result.skipped_rounds == count
     record.write(tmp_path)
     by_cell = cells_of([record])
     page = report.markdown(rows(list(by_cell), by_cell))
     heads, _, line, *_ = page.splitlines()
     assert heads.split(" | ")[-1] == "skipped rounds |"
-    assert line.split(" | ")[-1] == f"{skipped} |"
+    assert line.split(" | ")[-1] == f"{count} |"
     assert "- skipped: rounds in which fewer rows were accepted than the rule needs" in page
     query = Query.parse("cell", columns=["skipped_rounds"])
     entries = query.answer(tmp_path).entries
-    assert export.as_csv(entries, query.columns) == f"skipped_rounds\n{skipped}\n".encode()
+    assert export.as_csv(entries, query.columns) == f"skipped_rounds\n{count}\n".encode()
     usual = Query.parse("cell", columns=USUAL["cell"])
     shown = ResultsPage(usual, usual.answer(tmp_path).entries, flat=False).markdown()
     assert "| skipped rounds |" in shown

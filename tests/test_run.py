@@ -26,12 +26,13 @@ from fedbench.experiment.compatibility import load_plugins, resolve
 from fedbench.experiment.evaluation import evaluate, fixed, is_evaluated, score_models, taken_for
 from fedbench.experiment.prepare import load_pool, prepare
 from fedbench.experiment.record import Record, read
-from fedbench.experiment.record_builder import build_record
+from fedbench.experiment.record_builder import build_record, entropy_bits, spread, traffic
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
 from fedbench.models.network import ConvNet
-from fedbench.payload import FloatVectors, Payload
+from fedbench.payload import BinaryMasks, FloatVectors, Payload
+from fedbench.payload.packets import Packet
 from fedbench.protocols.compressed import TopK
 from fedbench.run import begin, play_round
 from fedbench.testing import doubled
@@ -389,6 +390,37 @@ def test_the_server_prepares_for_the_declared_share_and_not_for_the_truth_of_a_r
         assert load_plugins(scenario).defense.f == f
     resolved = resolve(SMALL.model_copy(update={"defense": "trimmed-mean"})).scenario
     assert resolved.defense == "trimmed-mean:f=2"
+
+
+def test_rows_and_bits_are_counted_apart_for_benign_and_malicious_clients() -> None:
+    setup = prepare(SMALL, "cpu")
+    accepted = torch.tensor([True, False, False, True, False])
+    malicious = torch.tensor([False, False, True, True, False])
+    up = [8, 16, 24, 40, 80]
+    assert traffic(setup, up, [Packet.raw(b"ab")], 5, accepted, malicious) == {
+        **{"malicious": 2, "accepted": 2, "rejected_honest": 2, "rejected_malicious": 1},
+        **{"uplink_bits": 168, "benign_uplink_bits": 104, "downlink_bits": 80},
+    }
+    each = [Packet.raw(b"a"), Packet.raw(b"abc"), *[Packet.raw(b"")] * 3]  # one for each client
+    assert traffic(setup, up, each, 5, accepted, malicious)["downlink_bits"] == 32
+
+
+def test_the_spread_of_clients_divides_by_their_number() -> None:
+    # mean 0.5; squares of 0.3, 0.1 and 0.4 are 0.26, of three clients
+    summary = spread(torch.tensor([0.2, 0.4, 0.9], dtype=torch.float64))
+    assert (summary.mean, summary.min, summary.max) == pytest.approx((0.5, 0.2, 0.9))
+    assert summary.std == pytest.approx(math.sqrt(0.26 / 3))
+
+
+def test_the_entropy_is_that_of_benign_messages() -> None:
+    mask = torch.tensor([[True, True, False, False], [True, True, True, False]])
+    bits = BinaryMasks(mask, torch.zeros(2, 0))
+    # two of four symbols are one: 1 bit each; three of four: 0.8113
+    assert entropy_bits(bits, torch.tensor([True, False])) == pytest.approx(4)
+    assert entropy_bits(bits, torch.tensor([False, True])) == pytest.approx(4 * 0.8113, abs=1e-3)
+    assert entropy_bits(bits, torch.tensor([True, True])) == pytest.approx(4 + 3.2451, abs=1e-3)
+    assert entropy_bits(bits, torch.tensor([False, False])) is None
+    assert entropy_bits(FloatVectors(torch.ones(1, 2)), torch.tensor([True])) is None
 
 
 def test_traffic_is_counted_in_both_directions_and_statistics_are_over_benign_clients() -> None:

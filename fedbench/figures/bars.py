@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fedbench.figures.layout import PLAIN, View, Words, page, wrap
+from fedbench.figures.layout import MARGIN, PLAIN, View, Words, page, shortened, wrap
 from fedbench.figures.style import (
     BAR,
     FAINT,
@@ -33,6 +33,8 @@ LANE = 0.2  # inches of a lane
 GROUP_GAP = 0.5  # between two groups, in lanes
 MAX_BARS = 120  # bars of a figure, beyond which the shortest are left out
 MIN_BARS = 3  # bars that each system keeps
+LABELS = 2.6  # inches at most of the names on the left of bars, and that share of a narrow page:
+NARROW_LABELS = 0.4
 
 
 @dataclass(frozen=True)
@@ -49,25 +51,26 @@ class Lane:
 
 @dataclass(frozen=True)
 class Group:
-    """Bars below one name at height ``top``; they lie 1, 2, ... below it."""
+    """Bars below one name, the first line of which is at height ``top``."""
 
-    name: str
+    name: Sequence[str]  # in lines, each as high as a lane
     lanes: Sequence[Lane]
     top: float
 
     @property
     def placed(self) -> list[tuple[float, Lane]]:
         """Bars from top to bottom, each with its height."""
-        return [(self.top + 1 + i, lane) for i, lane in enumerate(self.lanes)]
+        return [(self.top + len(self.name) + i, lane) for i, lane in enumerate(self.lanes)]
 
 
-def stacked(lanes: dict[str, list[Lane]]) -> list[Group]:
-    """Lay the groups below each other."""
+def stacked(lanes: dict[str, list[Lane]], room: float) -> list[Group]:
+    """Lay the groups below each other, whose names have ``room`` inches and wrap there."""
     groups = []
     top = 0.5
     for name, bars in lanes.items():
-        groups.append(Group(name, bars, top))
-        top += 1 + len(bars) + GROUP_GAP
+        lines = wrap(name, room, 1.2 * 9)  # bold letters are wider
+        groups.append(Group(lines, bars, top))
+        top += len(lines) + len(bars) + GROUP_GAP
     return groups
 
 
@@ -77,21 +80,24 @@ def height(groups: Sequence[Group]) -> float:
 
 
 def _bottom(groups: Sequence[Group]) -> float:
-    return groups[-1].top + 0.5 + len(groups[-1].lanes) + GROUP_GAP / 2
+    last = groups[-1]
+    return last.top - 0.5 + len(last.name) + len(last.lanes) + GROUP_GAP / 2
 
 
-def write_groups(axes: Axes, groups: Sequence[Group], room: float = 8.0) -> None:
-    """Set the vertical axis, and write names: of groups in ``room`` inches, of bars on its left."""
+def write_groups(axes: Axes, groups: Sequence[Group], labels_inches: float) -> None:
+    """Set the vertical axis, and write names: of groups, and of bars on its left."""
     axes.set_ylim(_bottom(groups), 0)
     axes.grid(False, axis="y")
     placed = [pair for group in groups for pair in group.placed]
-    labels = ["\n".join(wrap(lane.label, 2.6, 8.5, most=1)) for _, lane in placed]
+    labels = [shortened(lane.label, labels_inches, 8.5) for _, lane in placed]
     axes.set_yticks([y for y, _ in placed], labels, fontsize=8.5)
     for group in groups:
-        axes.axhspan(group.top - 0.5, group.top + 0.5, color=SHADE, zorder=3.5)
-        name = wrap(group.name, room, 9, most=1)[0]
+        start = group.top - 0.5
+        axes.axhspan(start, start + len(group.name), color=SHADE, zorder=3.5)
         place = axes.get_yaxis_transform()
-        axes.text(0.005, group.top, name, transform=place, va="center", weight="bold", zorder=4)
+        for y, line in enumerate(group.name, 1):
+            where = (0.005, start + y - 0.5)
+            axes.text(*where, line, transform=place, va="center", weight="bold", zorder=4)
     for label, (_, lane) in zip(axes.get_yticklabels(), placed, strict=True):
         label.set_color(WORST if lane.worst else INK)
 
@@ -148,8 +154,12 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     shown = {name: lanes for name, lanes in shown.items() if lanes}
     most = max(MIN_BARS, MAX_BARS // max(len(shown), 1))
     cut = any(len(lanes) > most for lanes in shown.values())
-    groups = stacked({name: strongest(lanes, most) for name, lanes in shown.items()})
-    drawn = [lane for group in groups for lane in group.lanes]
+    shown = {name: strongest(lanes, most) for name, lanes in shown.items()}
+    drawn = [lane for lanes in shown.values() for lane in lanes]
+    labels_inches = min(LABELS, NARROW_LABELS * view.inches)
+    letters = max(len(lane.label) for lane in drawn)
+    left = min(0.56 * 8.5 / 72 * letters, labels_inches)
+    groups = stacked(shown, view.inches - 2 * MARGIN - left - 0.3)
     keys = [Mark("bold: the worst of its system", WORST)] if any(x.worst for x in drawn) else []
     counts = [count for row in rows if (count := len(row.impacts()))]
     caption = f"Clean minus attacked accuracy on the {tested(rows)}, last round. "
@@ -162,7 +172,7 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     air = 0.02 * (high - low) if low < 0 else 0.0
     axes.set(xlim=(low - air, high + 0.08 * (high - low)))
     axes.set_xlabel("accuracy lost, percentage points")
-    write_groups(axes, groups, view.inches - 2.0)
+    write_groups(axes, groups, labels_inches)
     draw_bars(axes, groups)
     return sheet.fit(height(groups))
 
@@ -183,12 +193,12 @@ def reach(lanes: Sequence[Lane]) -> tuple[float, float]:
 def survival(rows: Sequence[Row], title: str, subtitle: str) -> Figure:
     """Draw every system under every attack, the best worst case on top, with bits and epsilon."""
     shown = systems(rows)
-    groups = stacked({system.name: [_lane(row) for row in system.rows] for system in shown})
+    groups = stacked({each.name: [_lane(row) for row in each.rows] for each in shown}, room=5.0)
     ratios = [6.5, 1.6] + [0.7] * any(row["epsilon"] is not None for row in rows)
     words = Words(title, subtitle, _spread(rows))
     sheet = page(words, columns=len(ratios), sharey=True, width_ratios=ratios)
     accuracy, sent, *spent = sheet.panels
-    write_groups(accuracy, groups, room=5.0)
+    write_groups(accuracy, groups, LABELS)
     draw_bars(accuracy, groups)
     texts = [(max(lane.ends or (lane.value,)), lane.text) for g in groups for lane in g.lanes]
     end = max(right / (1 - 0.06 - 0.011 * len(text)) for right, text in texts)

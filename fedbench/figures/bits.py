@@ -93,7 +93,7 @@ def front(spots: Sequence[tuple[float, float]]) -> list[int]:
     return sorted(best, key=lambda i: spots[i])
 
 
-def _unbeaten(shown: Sequence[SystemPoint]) -> list[int]:
+def unbeaten(shown: Sequence[SystemPoint]) -> list[int]:
     """Return the indices on the front, without systems that nobody attacked if others were."""
     compared = [i for i, point in enumerate(shown) if point.system.worst] or range(len(shown))
     return [compared[i] for i in front([shown[i].spot for i in compared])]
@@ -108,7 +108,7 @@ def shows(rows: Sequence[Row]) -> bool:
 def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     """Draw a point per system with its name beside it, or with a number if names have no room."""
     shown = points(rows, view)
-    best = _unbeaten(shown)
+    best = unbeaten(shown)
     caption = (
         f"{tested(rows).capitalize()}, last round. Bits as they were sent: of a benign message up"
         f"{', and of what one client gets in a round' * (view.bits == 'total')}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedbench.figures.layout import MARGIN, PLAIN, View, Words, page, wrap
+from fedbench.figures.layout import LINE, MARGIN, PLAIN, View, Words, page, wrap
 from fedbench.figures.style import FAINT, WORST, Mark, styled
 from fedbench.figures.systems import attacks, cautions, setting, systems, tested, undefended
 from fedbench.tables.columns import LOWEST
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
     from fedbench.results.summary import Row
 
+TITLE = 9.5  # points of the name of a map
 # Inches.
-COLUMN, LANE, TITLE = 0.46, 0.3, 0.5
+COLUMN, LANE = 0.46, 0.3
 NAMES = 2.0  # room for the names of the defenses
-MIN_FIGURE_INCHES = 7.0  # figure
+MIN_FIGURE_INCHES = 7.6  # figure, whose legend has one row then
 WORST_CASE = "worst case"  # head of the last column, apart from the others
 MISSING = "#ededed"
 
@@ -82,8 +83,8 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
     }
     letters = max(len(line) for lines in names.values() for line in lines)
     inches = 0.56 * 8.5 / 72 * letters + 2 * MARGIN + 0.3  # of everything beside the columns
-    room = int((view.width - inches) / COLUMN - 1.25) if view.width else len(order)
-    shown = [chosen(each, order, view, max(room, 2)) for each in drawn]
+    most = int((view.width - inches) / COLUMN - 1.25) if view.width else len(order)
+    shown = [chosen(each, order, view, max(most, 2)) for each in drawn]
     heads = [[*names, WORST_CASE] for names in shown]
     caption = f"{tested(rows).capitalize()}, last round; mean over the seeds."
     pairs = list(zip(drawn, shown, strict=True))
@@ -101,13 +102,17 @@ def compose(rows: Sequence[Row], view: View = PLAIN) -> Figure:
         keys.append(Mark(LOWEST, WORST, "s", hollow=True))
     across = max(map(len, heads))
     width = view.width or max(MIN_FIGURE_INCHES, COLUMN * across + NAMES + 1.0)
+    room = max(width - inches, 1.0)
+    aside = 0.06 * LANE * (across + 0.25) / room  # of a frame, as much as above and below it
     heights = [LANE * len(each.defenses) for each in drawn]
     sheet = page(words, keys, rows=len(drawn), width=width, height_ratios=heights)
     above: list[str] = []
     for axes, each, columns in zip(sheet.panels, drawn, heads, strict=True):
-        _draw(axes, each, columns, names, across)
+        title = wrap(each.name, room, 1.2 * TITLE)  # bold letters are wider
+        axes.set_title("\n".join(title), fontsize=TITLE, y=1.0)
+        _draw(axes, each, columns, names, across, aside)
         if columns != above:  # the names stand where they are others than in the map above
-            _head(axes, columns)
+            _head(axes, columns, len(title))
         above = columns
     return sheet.fit(sum(heights))
 
@@ -120,11 +125,12 @@ def chosen(drawn: Map, order: Sequence[str], view: View, most: int) -> list[str]
     return [name for name in names if name == "none" or name in strongest]
 
 
-def _head(axes: Axes, heads: Sequence[str]) -> None:
-    """Write the names of the columns above the name of the map."""
+def _head(axes: Axes, heads: Sequence[str], lines: int) -> None:
+    """Write the names of the columns above the name of the map, which has so many ``lines``."""
     columns = [_x(i, len(heads)) for i in range(len(heads))]
     texts = ["\n".join(wrap(spelled(head), 3.0, 8, most=2)) for head in heads]
-    axes.tick_params(axis="x", labeltop=True, pad=20)
+    pad = 20 + LINE * TITLE * (lines - 1)
+    axes.tick_params(axis="x", labeltop=True, pad=pad)
     axes.set_xticks(columns, texts, rotation=45, ha="left", rotation_mode="anchor", fontsize=8)
 
 
@@ -139,14 +145,18 @@ def _x(i: int, count: int) -> float:
 
 
 def _draw(
-    axes: Axes, drawn: Map, heads: Sequence[str], names: dict[str, list[str]], across: int
+    axes: Axes,
+    drawn: Map,
+    heads: Sequence[str],
+    names: dict[str, list[str]],
+    across: int,
+    aside: float,
 ) -> None:
+    """Draw the tiles, as wide as ``across`` columns, and frames that stand ``aside`` of ends."""
     from matplotlib.patches import Rectangle
 
     axes.set(xlim=(0, across + 0.25), xticks=[], ylim=(len(drawn.defenses), 0))
     axes.grid(False)
-    title = wrap(drawn.name, COLUMN * len(heads), 9.5, most=1)[0]
-    axes.set_title(title, fontsize=9.5, y=1.0)
     lanes = [y + 0.5 for y in range(len(drawn.defenses))]
     axes.set_yticks(lanes, ["\n".join(names[defense]) for defense in drawn.defenses])
     axes.tick_params(labelbottom=False, labeltop=False)
@@ -166,7 +176,8 @@ def _draw(
                 frame: dict[str, Any] = {"fill": False, "zorder": 3}
                 for edge, thick in (("white", 4.0), (WORST, 2.2)):
                     frame |= {"edgecolor": edge, "linewidth": thick}
-                    axes.add_patch(Rectangle((x - 0.46, y + 0.06), 0.92, 0.88, **frame))
+                    corner = (x - 0.5 + aside, y + 0.06)
+                    axes.add_patch(Rectangle(corner, 1 - 2 * aside, 0.88, **frame))
 
 
 def face(share: float) -> str:

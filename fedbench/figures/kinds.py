@@ -124,7 +124,7 @@ def _impact(rows: Sequence[Row], options: ConsoleOptions, view: View) -> Iterato
 def _bits(rows: Sequence[Row], options: ConsoleOptions, view: View) -> Iterator[RenderableType]:
     width = _room(options, 28)
     shown = sorted(bits.points(rows, view), key=lambda point: (point.bits, -point.accuracy))
-    best = bits.front([point.spot for point in shown])
+    best = bits.unbeaten(shown)
     body = []
     for i, point in enumerate(shown):
         drawn = bar(point.accuracy / 100, width, options.ascii_only)

@@ -200,12 +200,15 @@ def fit_multiples(sheet: Page) -> Figure:
 
 
 def _legend(figure: Figure, keys: Sequence[Mark], room: float, at: Any, **place: Any) -> float:
-    """Draw the legend with as many columns as fit, and return its height in inches."""
+    """Draw the legend with as many columns as fit, and return its height in inches.
+
+    A key without a marker and a line is about texts: its own is bold and in its colour.
+    """
     from matplotlib.lines import Line2D
 
+    labels = ["\n".join(wrap(key.label, room - 0.6, 9)) for key in keys]
     handles = [
-        Line2D([], [], label="\n".join(wrap(key.label, room - 0.6, 9)), **key.look())
-        for key in keys
+        Line2D([], [], label=label, **key.look()) for label, key in zip(labels, keys, strict=True)
     ]
     for columns in range(len(keys), 0, -1):
         across = [handle for i in range(columns) for handle in handles[i::columns]]
@@ -214,6 +217,14 @@ def _legend(figure: Figure, keys: Sequence[Mark], room: float, at: Any, **place:
         if box.width <= room * figure.dpi or columns == 1:
             break
         legend.remove()
+    of_texts = {
+        label: key.colour
+        for label, key in zip(labels, keys, strict=True)
+        if not key.marker and not key.line
+    }
+    for text in legend.get_texts():
+        if text.get_text() in of_texts:
+            text.set(color=of_texts[text.get_text()], weight="bold")
     return float(box.height / figure.dpi)
 
 
@@ -225,9 +236,30 @@ def wrap(text: str, inches: float, size: float, most: int = 8) -> list[str]:
     >>> wrap("dyn-opt:search=all,via=wire + mean", 1.2, 9)
     ['dyn-opt:', 'search=all,', 'via=wire + mean']
     """
-    letters = max(int(inches * 72 / (0.56 * size)), 4)
+    letters = _letters(inches, size)
     spaced = re.sub(r",(?=\S)", ", ", text[: 2 * most * letters]).replace(":", ":\u200b ")
     lines = textwrap.wrap(spaced, letters, break_on_hyphens=False)
     if len(lines) > most:
         lines = [*lines[: most - 1], lines[most - 1][: letters - 1] + "…"]
     return [line.replace(":\u200b ", ":").replace("\u200b", "") for line in lines]
+
+
+def shortened(text: str, inches: float, size: float) -> str:
+    """Return the text in one line of about ``inches``, without its middle if that is too long.
+
+    Names of one plug-in with several parameters differ at their ends.
+
+    >>> shortened("index-concentration:share=0.1", 1.5, 9)
+    'index-c…ion:share=0.1'
+    """
+    letters = _letters(inches, size)
+    spaced = re.sub(r",(?=\S)", ", ", text)
+    if len(spaced) <= letters:
+        return spaced
+    head = letters // 3
+    return f"{spaced[:head]}…{spaced[head + 1 - letters :]}"
+
+
+def _letters(inches: float, size: float) -> int:
+    """Return how many letters of a size in points a line of some inches has room for."""
+    return max(int(inches * 72 / (0.56 * size)), 4)

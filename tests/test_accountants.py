@@ -116,7 +116,8 @@ def test_a_clip_is_priced_at_its_diameter_or_its_radius() -> None:
 def test_the_rdp_of_a_few_orders_is_that_of_all(d: int, radius: float, times: int) -> None:
     masks = amplification.mask_rdp(ORDERS, d, 0.0, 0.2, 2 * radius)
     signs = amplification.sign_rdp(ORDERS, d, 1.0)
-    mask, sign = MaskSample(d, 0.0, 0.2, radius), NoisySigns(d, 1.0)
+    mask = MaskSample(d, 0.0, 0.2, radius)
+    sign = NoisySigns(d, 1.0)
     for event, rdp, loss in ((mask, masks, 1.002), (sign, signs, 1.0005)):
         best, _ = rdp_to_dp(ORDERS, times * rdp.epsilon, 1e-5)
         assert best <= price(event, exposed(times=times), 1e-5).bounds["rdp"] <= loss * best
@@ -246,7 +247,8 @@ def test_the_ledger_charges_the_client_that_took_part_most_often_or_is_dearest()
     assert ledger.price(asked, 1e-5) == cost
     assert "3 of 3 rounds" in cost.sampler
     small, large = GaussianGradients(1.0, 0.4, 3), GaussianGradients(1.0, 0.1, 12)
-    often, ledger = GaussianGradients(1.0, 0.1, 3), Ledger()
+    often = GaussianGradients(1.0, 0.1, 3)
+    ledger = Ledger()
     ledger.add([(0, small), (1, large), (2, often)], None)
     ledger.add([(1, large), (2, often)], None)
     each = [

@@ -133,7 +133,9 @@ def test_epsilon_inverts_delta_and_of_a_billion_bits_is_two_binomial_tails() -> 
         np.testing.assert_allclose(spent[below], delta[below], rtol=1e-4)  # epsilon has 16 digits
         assert (response.delta(epsilons + 1e-9 * response.pure) < delta).all()
         assert response.delta(response.pure) == 0.0
-    p, n, eps = 0.49999, 10**9, 5.0
+    p = 0.49999
+    n = 10**9
+    eps = 5.0
     response = RandomizedResponse(p, n)
     k = math.floor((eps / response.per_bit + n) / 2)
     expected = binom.sf(k, n, 1 - p) - math.exp(eps) * binom.sf(k, n, p)
@@ -458,7 +460,9 @@ def test_the_inverse_takes_the_marginal_back_and_clips_what_few_masks_can_say() 
 def test_e2_the_printed_mean_leaves_the_clip() -> None:
     assert printed_mean(0.25, 2.0, 0.2) == pytest.approx(0.914, abs=5e-4)  # above 1 - c
     assert marginal(0.25, 2.0, 0.2) == pytest.approx(0.470, abs=5e-4)
-    theta, sigma, c = np.linspace(0.2, 0.8, 13), 0.7, 0.2
+    theta = np.linspace(0.2, 0.8, 13)
+    sigma = 0.7
+    c = 0.2
     low, high = c - theta, 1 - c - theta
     cdf = norm(scale=sigma).cdf
     bell = sigma / math.sqrt(2 * math.pi) * np.exp(-(low**2) / (2 * sigma**2))

@@ -99,7 +99,8 @@ def test_releases_at_once_are_the_same_numbers_as_one_by_one(mechanism: Mechanis
 def test_bits_that_come_through_the_real_code_have_the_law_of_theory(
     mechanism: Mechanism, adjacency: Adjacency
 ) -> None:
-    pair, count = pair_of(mechanism, adjacency), 20_000
+    pair = pair_of(mechanism, adjacency)
+    count = 20_000
     assert isinstance(pair.law, Bernoullis)
     k = pair.law.k
     assert int((pair.direction != 0).sum()) == k

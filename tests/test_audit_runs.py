@@ -33,7 +33,8 @@ def small(mechanism: str, **changes: Any) -> Scenario:
 def test_a_canary_that_is_there_moves_along_its_direction_and_another_one_is_idle() -> None:
     birds = Canaries(torch.tensor([True, False]), 5, 3.0, Key(0))
     idle = torch.full((50,), 0.25)
-    moved, u = birds.update(0, idle) - idle, birds.direction(0, 50)
+    moved = birds.update(0, idle) - idle
+    u = birds.direction(0, 50)
     assert [float(moved.norm()), float(moved @ u)] == pytest.approx([3.0, 3.0], rel=1e-5)
     assert float(u.abs().std()) < 1e-6  # signs
     assert torch.equal(birds.update(1, idle), idle)
@@ -66,7 +67,9 @@ def test_a_canary_of_masks_leaves_the_probabilities_in_every_coordinate() -> Non
 
 def test_canaries_leave_the_training_of_others_alone() -> None:
     setup = ready(small("noisy-sign"))
-    run_state, shared, inner = begin(setup), setup.shared, setup.executor
+    run_state = begin(setup)
+    shared = setup.shared
+    inner = setup.executor
     protocol = setup.plugins.protocol
     tree = protocol.receive(shared, protocol.broadcast(shared, run_state.server, [0], Key(0)))
     clients = [setup.client(i, tree, run_state.memories.get(i), 0) for i in (7, 1, 3)]
@@ -125,7 +128,8 @@ def test_an_adversary_sees_what_the_scenario_says(
     setup = ready(small(mechanism, **changes))
     birds = plant(setup, torch.ones(10, dtype=torch.bool), "signs")
     run_state = begin(setup)
-    start, moves = model(setup, run_state), []
+    start = model(setup, run_state)
+    moves = []
     for step, seen in enumerate(play(setup, run_state, birds)):
         moves += list(seen.values())[:1]
         took = {i - 14 for i in setup.sample(step) if i >= 14}
@@ -159,7 +163,8 @@ def test_canaries_ask_for_zero_out_or_replace_one_and_for_a_protocol_that_fits()
 def test_a_refutation_counts_if_another_seed_finds_it_too(second: float, refuted: bool) -> None:
     class Luck(AuditPlan):
         def once(self, method: str, scenario: Scenario) -> list[AuditFinding]:
-            epsilon, claim = {0: 3.0, 1: second}[scenario.seed], (2.0, 1e-5, "client", "zero-out")
+            epsilon = {0: 3.0, 1: second}[scenario.seed]
+            claim = (2.0, 1e-5, "client", "zero-out")
             return [AuditFinding("mechanism", epsilon, *claim, 0.95, "", "")]  # type: ignore[arg-type]
 
     (one,) = Luck(small("noisy-sign")).findings("mechanism")

@@ -36,7 +36,9 @@ def test_clopper_and_pearson_are_beta_quantiles_that_are_as_rarely_wrong_as_they
         rest = trials - successes
         expected = beta.ppf(0.025, successes, rest + 1), beta.ppf(0.975, successes + 1, rest)
         np.testing.assert_allclose(bounds, expected, rtol=1e-10)
-    n, level, k = 30, 0.05, np.arange(31)
+    n = 30
+    level = 0.05
+    k = np.arange(31)
     low, high = clopper_pearson(k, n, level)
     worst = [0.0, 0.0]
     for p in np.linspace(0.001, 0.999, 999):
@@ -49,7 +51,8 @@ def test_clopper_and_pearson_are_beta_quantiles_that_are_as_rarely_wrong_as_they
 
 
 def test_two_inputs_that_are_never_confused_prove_what_the_counts_can_less_a_delta() -> None:
-    ones, zeros = np.ones(1000), np.zeros(1000)
+    ones = np.ones(1000)
+    zeros = np.zeros(1000)
     assert lower_bound(zeros, ones, 1e-5, 0.95).epsilon == 0.0  # large ones speak for the first
     rare = 1 - 0.025 ** (1 / 750)  # none of the 750 that were not used to choose
     expected = math.log((1 - rare - 1e-5) / rare)
@@ -80,7 +83,8 @@ def test_the_rarer_of_two_outputs_is_found_on_either_side() -> None:
 
 def test_equal_inputs_are_hardly_ever_told_apart() -> None:
     # Choosing among 500 thresholds on the scores that are tested would fail here in most draws.
-    wrong, draws = 0, 60
+    wrong = 0
+    draws = 60
     for i in range(draws):
         x = Key(i).gaussian(2, 800).numpy()
         wrong += lower_bound(x[0], x[1], 1e-5, 0.95).epsilon > 0
@@ -194,7 +198,9 @@ def test_an_estimate_above_the_claim_refutes_nothing() -> None:
 def test_one_run_bounds_are_hardly_ever_above_the_truth() -> None:
     # RR at eps = 1 is the worst case of the theorem. Without a share of the error for each of the
     # four ways to guess, three times as many would be wrong.
-    wrong, truth, runs = 0, math.e / (1 + math.e), 120
+    wrong = 0
+    truth = math.e / (1 + math.e)
+    runs = 120
     for i in range(runs):
         there = (Key(i).fold("there").uniform(60) < 0.5).numpy()
         kept = (Key(i).fold("kept").uniform(60) < truth).numpy()

@@ -62,7 +62,8 @@ def test_a_crop_of_four_pixels_by_hand(
 def pool(*image: int) -> Data:
     x = (Key(1).uniform(12, *image) * 256).to(torch.uint8)
     channels = range(image[0])
-    mean, std = (0.25, 0.5, 0.75)[: len(channels)], (0.2, 0.3, 0.4)[: len(channels)]
+    mean = (0.25, 0.5, 0.75)[: len(channels)]
+    std = (0.2, 0.3, 0.4)[: len(channels)]
     return Data(x, torch.zeros(12, dtype=torch.int64), 1, 255.0, mean, std)
 
 
@@ -81,7 +82,9 @@ def test_it_is_what_torchvision_makes_of_the_pixels_before_they_are_normalised(
     places = key.integers(2 * 9 * 9, len(data)).tolist()
     changed = []
     for x, place in zip(data.x, places, strict=True):
-        flip, top, left = place % 2, place // 2 % 9, place // 18
+        flip = place % 2
+        top = place // 2 % 9
+        left = place // 18
         crop = vision.crop(vision.pad(x, [4, 4, 4, 4], fill=0), top, left, *image[1:])
         changed.append(vision.horizontal_flip(crop) if flip else crop)
     expected = dataclasses.replace(data, x=torch.stack(changed)).floats(torch.arange(12))

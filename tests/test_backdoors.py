@@ -142,7 +142,8 @@ def replaced(attack: Attack, trained: Tensor, n: int = 4, idle: float = 0.0) -> 
 
 def test_the_stamp_is_white_in_the_lower_right_corner_and_nowhere_else() -> None:
     xs = pool().floats(torch.arange(10))
-    before, stamped = xs.clone(), Pixel(size=2).stamp(xs, 0, 2)
+    before = xs.clone()
+    stamped = Pixel(size=2).stamp(xs, 0, 2)
     white = torch.tensor([(1 - 0.2) / 0.3, (1 - 0.5) / 0.1])[:, None, None]
     torch.testing.assert_close(stamped[:, :, 2:, 3:], white.expand(10, 2, 2, 2))
     changed = (stamped != xs).any(dim=0).any(dim=0)
@@ -169,7 +170,8 @@ def test_a_share_of_the_local_images_is_stamped_and_labelled_others_in_each_roun
 
 
 def test_the_pieces_of_all_colluders_are_the_trigger() -> None:
-    data, dba = pool(), DBA(size=4, pieces=3, rho=1.0)
+    data = pool()
+    dba = DBA(size=4, pieces=3, rho=1.0)
     xs = torch.zeros_like(data.floats(torch.arange(10)))
     xs[:, :, 0, 0] = 1.0
     pieces = [dba.poison(xs, data.y, local(part))[0] - xs for part in range(4)]
@@ -364,7 +366,8 @@ def test_d5_a_masked_coordinate_stays_where_it_was() -> None:
 
 def test_d6_the_anomaly_term_has_a_gradient_and_holds_training_back() -> None:
     # alpha g + 2 (1 - alpha) (w - w0) = 0.25 * 4 + 2 * 0.75 * (3 - 1) = 4; inert it would be 1.
-    start, tree = {"a": torch.tensor([1.0])}, {"a": torch.tensor([3.0])}
+    start = {"a": torch.tensor([1.0])}
+    tree = {"a": torch.tensor([3.0])}
     got = pulled(ModelReplacement(alpha=0.25), tree, start, {"a": torch.tensor([4.0])}, None)
     assert got["a"].item() == 4.0
     # It is the gradient of the loss in the docstring.
@@ -389,7 +392,8 @@ def setup_of(attack: str) -> Setup:
 )
 def test_the_target_class_is_not_counted_and_every_image_is_stamped(attack: str) -> None:
     setup = setup_of(attack)
-    population, plugin = setup.population, setup.plugins.attack
+    population = setup.population
+    plugin = setup.plugins.attack
     benign = [i for i in range(len(population.test)) if not population.malicious[i]]
     rows = torch.cat([population.test[i] for i in benign])
     x, y = population.data.floats(rows), population.data.y[rows]
@@ -439,8 +443,10 @@ def test_d14_test_images_are_left_alone_and_are_not_those_of_training_or_validat
     # There is one pool of bytes and no transform on it: normalised copies are made per use, and
     # an attack is given copies.
     setup = setup_of("pixel:rho=1")
-    people, data = setup.population, setup.population.data
-    before, digest = data.x.clone(), data.digest
+    people = setup.population
+    data = setup.population.data
+    before = data.x.clone()
+    digest = data.digest
     fedbench.play(setup.scenario, device="cpu", data=data)
     assert torch.equal(data.x, before)
     assert dataclasses.replace(data).digest == digest

@@ -268,7 +268,9 @@ def test_only_the_first_layer_is_timed_without_a_gradient_of_its_images(answers:
 
 
 def test_lock_step_convolves_with_what_was_chosen() -> None:
-    shared, protocol, schedule = Shared(NETWORK, 3, CPU), in_float64(FedAvg()), Schedule(1, 4)
+    shared = Shared(NETWORK, 3, CPU)
+    protocol = in_float64(FedAvg())
+    schedule = Schedule(1, 4)
     clients = doubled(example_clients(protocol, shared))
     engine = Stacked(protocol, shared, schedule)
     convolve: Convolve = Forms(frozenset(geometries(NETWORK)))
@@ -287,7 +289,8 @@ def test_lock_step_convolves_with_what_was_chosen() -> None:
 
 def test_a_form_is_that_of_its_layer_and_its_patches_count_in_the_footprint() -> None:
     layer = LAYERS[0]
-    x, weight = Key(0).normal(2, *layer.image), Key(1).normal(*layer.kernels)
+    x = Key(0).normal(2, *layer.image)
+    weight = Key(1).normal(*layer.kernels)
 
     def multiplies(forms: Forms, padding: int) -> bool:
         with torch.profiler.profile() as seen:
@@ -305,7 +308,9 @@ def test_a_form_is_that_of_its_layer_and_its_patches_count_in_the_footprint() ->
 
 
 def test_products_in_bfloat16_stay_so_and_are_timed_as_such(answers: Path) -> None:
-    x, weight, bias = Key(0).normal(2, 1, 4, 4), Key(1).normal(3, 1, 3, 3), Key(2).normal(3)
+    x = Key(0).normal(2, 1, 4, 4)
+    weight = Key(1).normal(3, 1, 3, 3)
+    bias = Key(2).normal(3)
     with torch.autocast("cpu", torch.bfloat16):
         assert matrices(x, weight, bias).dtype == GROUPS(x, weight, bias).dtype == torch.bfloat16
     seen = set()

@@ -127,7 +127,8 @@ def test_the_scale_field_keeps_the_symbols_plausible_and_flips_them() -> None:
 
 @pytest.mark.parametrize("name", ["eden:bits=0.5", "randk:k=0.2"])
 def test_grinding_finds_the_best_of_its_seeds(name: str) -> None:
-    protocol, x = registry.load("protocol", name), Key(0).normal(1, 1000)
+    protocol = registry.load("protocol", name)
+    x = Key(0).normal(1, 1000)
     own: Any = protocol.compress(SHARED, x, x[:, :0], [Key(2)])
     left = []
     for tries in (1, 4, 40):
@@ -295,7 +296,8 @@ def test_headers_are_compared_row_by_row_among_the_accepted() -> None:
 @pytest.mark.parametrize("name", ["topk:k=0.03,error_feedback=true", "ef-signsgd"])
 def test_error_feedback_does_not_soften_what_an_attack_compresses(name: str) -> None:
     # What is left of honest updates would be added to the flipped one, and after a few rounds win.
-    protocol, u = registry.load("protocol", name), Key(0).normal(1, SHARED.layout.d)
+    protocol = registry.load("protocol", name)
+    u = Key(0).normal(1, SHARED.layout.d)
     memory: Any = [protocol.memory(SHARED)]
     for step in range(10):
         _, memory = protocol.message(SHARED, u, [Key(step)], memory)

@@ -162,7 +162,8 @@ ALPHABETS = {type(payload) for payload in example_payloads(2)}
 
 
 def meet(attack: str, rule: str) -> bool:
-    accepts, server = registry.plugin("attack", attack).accepts, registry.load("defense", rule)
+    accepts = registry.plugin("attack", attack).accepts
+    server = registry.load("defense", rule)
     return any(issubclass(a, accepts) and server.refuses(a) is None for a in ALPHABETS)
 
 
@@ -197,7 +198,8 @@ def test_every_attack_keeps_its_promises_everywhere(name: str, rule: str) -> Non
 
 @pytest.mark.parametrize(("name", "rule"), PAIRS)
 def test_whatever_is_accepted_has_a_finite_aggregate(name: str, rule: str) -> None:
-    attack, server = registry.load("attack", name), defense(rule)
+    attack = registry.load("attack", name)
+    server = defense(rule)
     played = 0
     for payload in example_payloads():
         if not isinstance(payload, attack.accepts) or server.refuses(type(payload)):

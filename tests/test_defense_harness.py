@@ -148,7 +148,8 @@ def test_root_truth_and_network_are_shown_only_to_who_needs_them() -> None:
     for text in ("multi-krum:f=1", "fltrust", "oracle+multi-krum", "nnm:f=1+deepsight"):
         scenario = Scenario(defense=text, malicious=0.2, attack="sign-flip", **SMALL)
         setup = prepare(scenario)
-        protocol, shared = setup.plugins.protocol, setup.shared
+        protocol = setup.plugins.protocol
+        shared = setup.shared
         broadcast = protocol.broadcast(shared, protocol.init(shared), range(4), Key(0))
         view = setup.view([0, 5, 7, 9], broadcast, 0)
         assert view.ids.tolist() == setup.population.pseudonyms[[0, 5, 7, 9]].tolist()
@@ -173,7 +174,8 @@ def test_root_truth_and_network_are_shown_only_to_who_needs_them() -> None:
 @pytest.mark.parametrize("rule", ["fltrust", "nna"])
 def test_the_servers_own_client_remembers_what_clients_do(rule: str) -> None:
     setup = prepare(Scenario(**SMALL | {"protocol": "worker-momentum:beta=0.75", "defense": rule}))
-    protocol, shared = setup.plugins.protocol, setup.shared
+    protocol = setup.plugins.protocol
+    shared = setup.shared
     broadcast = protocol.broadcast(shared, protocol.init(shared), range(4), Key(0))
 
     def root(step: int, memories: Any) -> Tensor:
@@ -189,14 +191,16 @@ def test_the_servers_own_client_remembers_what_clients_do(rule: str) -> None:
     torch.testing.assert_close(third, 0.75 * second + alone[2])
     # What both ends remember of a patched vector goes on from what was sent.
     setup = prepare(Scenario(**SMALL | {"protocol": "byz-ef21:k=0.1", "defense": rule}))
-    protocol, shared = setup.plugins.protocol, setup.shared
+    protocol = setup.plugins.protocol
+    shared = setup.shared
     patches: dict[int, Any] = {}
     sent = [root(step, patches) for step in range(3)]
     assert list(patches) == [SERVERS_CLIENT]
     assert torch.equal(patches[SERVERS_CLIENT]["g"], sent[-1])
     assert (sent[0] != 0).sum() < (sent[1] != 0).sum() < (sent[2] != 0).sum()
     setup = prepare(Scenario(**SMALL | {"protocol": "fedavg", "defense": rule}))
-    protocol, shared = setup.plugins.protocol, setup.shared
+    protocol = setup.plugins.protocol
+    shared = setup.shared
     nothing: dict[int, Any] = {}
     root(0, nothing)
     assert nothing == {}
@@ -218,7 +222,8 @@ def test_an_attackers_questions_leave_no_findings_and_move_nothing_where_undefin
 
 
 def test_who_may_not_read_the_others_does_not_ask_about_what_they_sent_earlier() -> None:
-    rule, x = FoolsGold(), torch.arange(12.0).reshape(6, 2).sin()
+    rule = FoolsGold()
+    x = torch.arange(12.0).reshape(6, 2).sin()
     answers = []
     for earlier in (x[2:].cos(), x[2:].flip(0)):  # what the benign clients once sent
         context = example_context(FloatVectors(x), rule)
@@ -242,7 +247,8 @@ def test_views_of_fewer_rows_have_the_rows_ids_and_truth() -> None:
 
 def test_another_draw_is_another_draw_of_the_rule_and_of_nothing_else() -> None:
     records = [played("bucketing+median", malicious=0.1, defense_draw=draw) for draw in (0, 1)]
-    first, other = records[0].rounds[0], records[1].rounds[0]
+    first = records[0].rounds[0]
+    other = records[1].rounds[0]
     assert first.clients == other.clients
     assert first.uplink_bits == other.uplink_bits
     assert records[0].result.loss != records[1].result.loss
@@ -326,7 +332,8 @@ def test_real_rows_are_handed_on_as_measured_from_the_middle(rule: str) -> None:
 
 
 def test_a_gain_is_relative_and_leaves_both_as_they_are() -> None:
-    moved, honest = torch.tensor([4.0, 4.0, 9.0]).double(), torch.tensor([4.0, 4.0, 7.0]).double()
+    moved = torch.tensor([4.0, 4.0, 9.0]).double()
+    honest = torch.tensor([4.0, 4.0, 7.0]).double()
     for _ in range(2):  # |(0, 0, 2)| / |(4, 4, 7)|
         assert _relative(moved, honest) == pytest.approx(2 / 9)
     assert honest.tolist() == [4, 4, 7]

@@ -223,7 +223,9 @@ def test_mimic_learns_by_oja_s_rule() -> None:
 
 
 def test_mimic_finds_the_direction_in_which_clients_differ_and_stays_on_one_side() -> None:
-    attack, memory, d = Mimic(warmup=20), None, 30
+    attack = Mimic(warmup=20)
+    memory = None
+    d = 30
     signs = []
     for step in range(25):
         x = Key(step).normal(12, d)
@@ -284,7 +286,9 @@ def test_a_free_rider_sends_nothing_learned_or_replays_the_last_global_update() 
     assert sent(FreeRider(), here)[1].tolist() == [[0.25, 0.25]] * 2
 
     def replayed(*rounds: AttackContext) -> list[list[float]]:
-        attack, memory, attacked = FreeRider(kind="replay"), None, []
+        attack = FreeRider(kind="replay")
+        memory = None
+        attacked = []
         for here in rounds:
             message, memory = attack.craft(attack_view(attack, here, [0]), memory)
             attacked.append(message.values()[0].tolist())
@@ -308,7 +312,8 @@ def test_a_free_rider_sends_nothing_learned_or_replays_the_last_global_update() 
 
 def heard_by(attack: PoisonedFL, *models: list[float]) -> list[tuple[AttackView, Tensor, Any]]:
     """Views, messages and memories of an adversary whose clients get these models in turn."""
-    memory, out = None, []
+    memory = None
+    out = []
     for step, model in enumerate(models):
         here = round_of(torch.zeros(3, len(model)))
         down = FloatVectors(torch.tensor([model]))
@@ -401,7 +406,8 @@ OTHERS = ["alie", "dyn-opt", "ipm", "min-max", "min-sum", "opt-alie", "opt-ipm",
 @pytest.mark.parametrize("name", OTHERS)
 def test_d11_no_attack_prefers_the_first_coordinates(name: str) -> None:
     # Coordinates in another order are attacked in that order.
-    attack, here = registry.load("attack", name), round_of(rows(), Median())
+    attack = registry.load("attack", name)
+    here = round_of(rows(), Median())
     order = Key(9).permutation(40)
     x = here.updates[:, order]
     turned = dataclasses.replace(here, honest=FloatVectors(x), updates=x, trained=x[:M])
@@ -439,7 +445,8 @@ class Drifting(Mean):
 
 @pytest.mark.parametrize("name", ["dyn-opt", "opt-alie", "opt-ipm"])
 def test_d16_the_oracle_of_a_rule_with_a_state_does_not_drift(name: str) -> None:
-    rule, attack = Drifting(), registry.load("attack", name)
+    rule = Drifting()
+    attack = registry.load("attack", name)
     state = rule.init(None)
     here = dataclasses.replace(round_of(rows(), rule), defense_state=state)
     view = attack_view(attack, here)

@@ -574,7 +574,8 @@ def test_the_display_fits_the_height_and_keeps_the_last_rows(height: int, tmp_pa
 
 
 def test_ctrl_c_gives_the_terminal_back() -> None:
-    console, of = terminal(), cell("fedavg", "mean", "dyn-opt")
+    console = terminal()
+    of = cell("fedavg", "mean", "dyn-opt")
 
     def interrupted() -> None:
         with live.watcher(console, [of], [0]) as watcher:

@@ -252,7 +252,8 @@ def test_norm_bound_by_hand_and_its_noise_follows_the_servers_key() -> None:
     other[2] = torch.tensor([0.0, 10.0])  # the other end of the ball: the bound is attained
     moved = answer(NormBound(c=2.0), other) - answer(NormBound(c=2.0), x)
     assert float(moved.norm()) == pytest.approx(NormBound(c=2.0).sensitivity(5.0, 3) or 0)
-    x, rule = torch.zeros(2, 20_000), NormBound(c=1.0, noise=0.5)
+    x = torch.zeros(2, 20_000)
+    rule = NormBound(c=1.0, noise=0.5)
     draws = [answer(rule, x, view_of(x, seed)) for seed in (1, 1, 2)]
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])

@@ -17,8 +17,10 @@ pld = pytest.importorskip("dp_accounting.pld")
 
 def test_pld_ignores_how_often_randomized_response_happened_so_it_never_prices_masks() -> None:
     """Version 0.6.0: 50 bits cost it what one bit costs, but its RDP counts them, and is ours."""
-    relation, orders = dp.NeighboringRelation.REPLACE_ONE, [1.5, 2.0, 8.0, 64.0]
-    losses, accountant = pld.PLDAccountant(relation), rdp.RdpAccountant(orders, relation)
+    relation = dp.NeighboringRelation.REPLACE_ONE
+    orders = [1.5, 2.0, 8.0, 64.0]
+    losses = pld.PLDAccountant(relation)
+    accountant = rdp.RdpAccountant(orders, relation)
     for accounted in (losses, accountant):
         # flipped with 0.2: another of two buckets, drawn with probability 0.4
         accounted.compose(dp.RandomizedResponseDpEvent(0.4, 2), 50)

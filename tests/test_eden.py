@@ -47,8 +47,10 @@ def test_drive_is_its_definition(scale: Scale) -> None:
     message = protocol.compress(SHARED, x, torch.zeros(3, 0), [Key(i) for i in range(3)])
     for i, original in enumerate(x.double()):
         key = Key(i).public("rotation")
-        flips, offset = key.flips(24).double(), int(key.fold("offset").uniform(1) * 24)
-        row, arrived = original.roll(-offset), message.values()[i].double().roll(-offset)
+        flips = key.flips(24).double()
+        offset = int(key.fold("offset").uniform(1) * 24)
+        row = original.roll(-offset)
+        arrived = message.values()[i].double().roll(-offset)
         for start, size in ((0, 16), (16, 8)):
             part = slice(start, start + size)
             rotation = torch.from_numpy(sylvester(size).astype(float)) / math.sqrt(size)
@@ -154,7 +156,8 @@ def test_bits_are_what_was_asked_for_plus_a_scale_for_each_block(bits: float) ->
 @pytest.mark.parametrize("bits", BITS)
 @given(d=st.sampled_from([0, 1, 2, 3, 31, 64, 97, 128, 211]), p=st.integers(0, 3))
 def test_messages_of_every_length_keep_the_laws(bits: float, d: int, p: int) -> None:
-    x, rest = Key(d).normal(3, d), Key(p).normal(3, p)
+    x = Key(d).normal(3, d)
+    rest = Key(p).normal(3, p)
     seeds = public_seeds([Key(i) for i in range(3)], "rotation", x.device)
     message = rotated(x, rest, seeds, bits, 64, "unbiased")
     check_payload(message)
@@ -249,8 +252,11 @@ def test_one_bit_eden_is_drive_and_messages_are_seed_scale_and_packed_levels() -
     assert error(x, swapped) > 2  # unrelated: 1 + the norm of the message
     data = message.encode()[0].data
     assert int.from_bytes(data[:8], "little") == Key(0).public("rotation").seed
-    x, rest, keys = Key(0).normal(2, 102), torch.zeros(2, 0), [Key(0), Key(1)]
-    ours, other = EDEN().compress(SHARED, x, rest, keys), DRIVE().compress(SHARED, x, rest, keys)
+    x = Key(0).normal(2, 102)
+    rest = torch.zeros(2, 0)
+    keys = [Key(0), Key(1)]
+    ours = EDEN().compress(SHARED, x, rest, keys)
+    other = DRIVE().compress(SHARED, x, rest, keys)
     assert same(ours, other)
     # Levels are packed behind seed and scale, narrow ones first.
     message = sent(Key(0).normal(1, 64), 1.5, 64)

@@ -33,7 +33,8 @@ def test_all_is_the_ensemble_of_the_newest_rules_for_the_alphabet() -> None:
 
 def test_installed_is_everything_and_what_does_not_fit_is_skipped() -> None:
     cells, skipped = Grid({"protocol": ("fsl",), "attack": ("installed",)}).cells()
-    played, left_out = {cell.attack for cell in cells}, {skip.attack for skip in skipped}
+    played = {cell.attack for cell in cells}
+    left_out = {skip.attack for skip in skipped}
     assert played | left_out == set(registry.names("attack"))
     assert {"none", "sign-flip", "dyn-opt", "rank-reversal"} <= played
     assert {"scale-field", "seed-grinding", "index-concentration"} <= left_out
@@ -123,7 +124,8 @@ def test_a_search_without_a_budget_and_a_name_that_is_none_are_refused() -> None
     ("kind", "folder"), [("attack", "attacks"), ("defense", "defenses"), ("prefilter", "defenses")]
 )
 def test_the_catalogue_is_what_the_plug_ins_say(kind: str, folder: str, tmp_path: Path) -> None:
-    stale, names = tmp_path / "README.md", registry.names(kind)
+    stale = tmp_path / "README.md"
+    names = registry.names(kind)
     text = (ROOT / folder / "README.md").read_text()
     stale.write_text(text)
     assert not replace(kind, stale), f"run: fedbench list {kind}s --into {folder}/README.md"

@@ -105,7 +105,9 @@ def test_the_mean_of_what_comes_back_is_unbiased() -> None:
 def test_without_dropout_or_pruning_it_is_fedavg(none: Any, parts: int) -> None:
     rows = [exchanged(protocol, DEEP, Schedule(2, 4))[0] for protocol in (none, FedAvg())]
     assert torch.equal(*rows)
-    state, start, mean = none.init(DEEP), FedAvg().init(DEEP), rows[0].mean(dim=0)
+    state = none.init(DEEP)
+    start = FedAvg().init(DEEP)
+    mean = rows[0].mean(dim=0)
     after = none.server_step(DEEP, state, torch.cat([torch.ones(parts), mean]), 4, Key(0))
     for ours, theirs in (
         (state, start),

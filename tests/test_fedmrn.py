@@ -90,7 +90,8 @@ def test_equation_10_masks_its_share_of_equation_6_or_7(protocol: FedMRN, progre
 @BOTH
 def test_masked_noise_is_unbiased_where_the_update_is_within_the_noise(protocol: FedMRN) -> None:
     # 200 000 draws of each; a value has variance up to n**2 (M5).
-    draws, n = 200_000, 0.01
+    draws = 200_000
+    n = 0.01
     low = -1.0 if protocol.signed else 0.0
     for reach in (low, 0.1, 0.5, 0.8, 1.0, -0.5, -1.5, 1.5):
         u = torch.full((draws,), reach * n)
@@ -215,12 +216,14 @@ def test_each_step_and_layer_draws_anew_and_the_final_mask_too() -> None:
 def test_the_server_regenerates_the_noise_of_training(protocol: FedMRN, noise: Noise) -> None:
     # In the last step everything is masked, so w + u_hat is 0 or the noise, or the noise negated.
     protocol = dataclasses.replace(protocol, noise=noise)
-    shared, key = shared_of(), Key(11)
+    shared = shared_of()
+    key = Key(11)
     tree = shared.layout.unflatten(torch.zeros(shared.layout.d))
     update, seen = played(protocol, 2, tree, 0.05, key)
     payload = sent(protocol, shared, shared.layout.flatten(update)[None], keys=[key])
     received = NoiseMasks.decode_row(payload.encode()[0], payload.spec)
-    last, known = shared.layout.flatten(seen[-1]), received.noises()[0]
+    last = shared.layout.flatten(seen[-1])
+    known = received.noises()[0]
     assert torch.equal(received.values(), payload.values())
     assert bool(((last == known) | (last == (-known if protocol.signed else 0))).all())
     assert bool((last == known).any())
@@ -275,7 +278,8 @@ def test_masking_after_training_or_in_its_first_step_is_fedavg(protocol: FedMRN)
 
 @BOTH
 def test_the_rest_travels_as_floats_and_is_counted(protocol: FedMRN) -> None:
-    shared, schedule = shared_of(NORMALISED), Schedule(2, 4)
+    shared = shared_of(NORMALISED)
+    schedule = Schedule(2, 4)
     d, p = shared.weights.d, shared.rest.d
     clients = example_clients(protocol, shared)
     exact, _ = Loop(protocol, shared, schedule).train(doubled(clients))
@@ -344,7 +348,9 @@ def example(signed: bool = False) -> NoiseMasks:
 
 def test_forged_bytes_are_rejected() -> None:
     data = example().encode()[0].data
-    seed, head, words = data[:8], data[:16], data[16:]  # 8 bytes, and two floats
+    seed = data[:8]
+    head = data[:16]
+    words = data[16:]  # 8 bytes, and two floats
     counts = (bytes([words[0] ^ 1]) + words[1:4], b"\xff\xff\xff\xff")  # another, above all bits
     no_code = head + words[:4] + bytes(255 - b for b in words[4:])
     shorter = (b"", data[:4], head, seed + words, data[:-4])

@@ -103,7 +103,8 @@ def test_what_is_behind_a_closed_gate_and_another_number_of_floats_are_rejected(
         with pytest.raises(IllegalPayloadError, match="behind a closed gate"):
             payload.check()
     payload = vectors()
-    full, some = payload.encode()[3].data, payload.encode()[0].data
+    full = payload.encode()[3].data
+    some = payload.encode()[0].data
     wrongs = [full[:-1] + b"\x20", some[:-1] + b"\xe0", full[4:], full[:-1] + b"\xe1", b"", b"\0"]
     for wrong in wrongs:
         rejected(GatedVectors, wrong, payload.spec)
@@ -213,7 +214,8 @@ def test_a_client_descends_equation_9(per: Literal["weight", "gate"]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedbench.protocols.fedsparse.Adamax", Spy)
         moved, _ = protocol.local_update(start, Batches([(w, w)] * 3), ones, Key(0), {})
-    wanted_w, wanted_v = w.clone(), v.clone()
+    wanted_w = w.clone()
+    wanted_v = v.clone()
     memory = Adamax(lr=protocol.threshold_lr).init({"v": v})
     for step in range(3):
         a, b = wanted_w.clone().requires_grad_(), wanted_v.clone().requires_grad_()
@@ -279,7 +281,8 @@ def test_the_server_follows_the_gradient_of_equation_9_in_v() -> None:
 def test_a_ratio_of_means_is_not_the_mean_of_a_ratio() -> None:
     # S4: pi = [.9, .1], w_s = [0, 1]. Equation 10 is at rest at .1; the expectation in equation 13
     # is .0604 given that a gate is open at all. The server's gradient vanishes at .1.
-    pi, w_s = [0.9, 0.1], [0.0, 1.0]
+    pi = [0.9, 0.1]
+    w_s = [0.0, 1.0]
     ratios = {(1, 0): 0.0, (0, 1): 1.0, (1, 1): 0.5}
     chances = {
         z: math.prod(p if on else 1 - p for p, on in zip(pi, z, strict=True)) for z in ratios
@@ -297,7 +300,8 @@ def test_a_ratio_of_means_is_not_the_mean_of_a_ratio() -> None:
 
 def test_a_message_is_exact_samples_of_pi_and_the_weights_behind_them() -> None:
     # Column norms 5 and 1 and T = 2: pi = 0.896 and 0.538. 4000 messages: five sigma are 0.04.
-    protocol, n = FedSparse(temperature=2.0), 4000
+    protocol = FedSparse(temperature=2.0)
+    n = 4000
     start = torch.tensor([3.0, 0.0, 4.0, 0.5, 0.0, 0.0])
     moved = torch.tensor([0.0, 0.0, 0.0, 0.5, 0.0, 0.0])
     up = sent(protocol, LINE, moved.expand(n, -1), [{"received": start}] * n)
@@ -316,7 +320,8 @@ def unmoved(protocol: FedSparse, shared: Shared, down: Payload) -> Any:
 def test_bytes_shrink_both_ways_when_gates_close_which_stay_closed_through_a_round() -> None:
     # NETWORK has 3 filters of 9, 12 inputs of 5, 5 inputs of 3. Dead: a filter, two inputs, an
     # input: 9 + 10 + 3 weights and 4 thresholds stay at home.
-    shared, protocol = SHARED, FedSparse()
+    shared = SHARED
+    protocol = FedSparse()
     state = protocol.init(shared)
     state.v[[0, 3, 4, 15]] = 9.0  # thresholds far above their weights
     down = protocol.broadcast(shared, state, [0], Key(0))
@@ -349,7 +354,8 @@ def test_the_deployed_model_is_pruned_but_not_multiplied_by_theta() -> None:
 
 
 def test_a_clients_own_model_is_what_it_sent_and_a_broadcast_has_the_same_bytes() -> None:
-    protocol, state = FedSparse(), FedSparse().init(SHARED)
+    protocol = FedSparse()
+    state = FedSparse().init(SHARED)
     down, again = (protocol.broadcast(SHARED, state, ids, Key(0)) for ids in ([0], [1, 2]))
     assert same(down, again)
     up = unmoved(protocol, SHARED, down)
@@ -376,7 +382,8 @@ def test_it_passes_rounds_with_attack_and_defense_and_counts_what_gates_save(att
 
 def test_biases_travel_ungated_as_updates_and_move_by_adam_too() -> None:
     shared = shared_of(LeNet5().build((1, 28, 28), 10))
-    protocol, p = FedSparse(server_lr=0.1), shared.rest.d
+    protocol = FedSparse(server_lr=0.1)
+    p = shared.rest.d
     state = protocol.init(shared)
     state.w[-p:] = 0.25
     down = protocol.broadcast(shared, state, [0], Key(0))

@@ -169,7 +169,8 @@ def test_clients_merge_by_hand_and_few_need_more_than_half_or_half_of_them() -> 
     for merge, expected in (results | {"average": [12, 20, 36, 0]}).items():
         result = merged(masks, x, [10.0, 20.0, 30.0, 40.0], merge=merge)
         assert result.tolist() == pytest.approx(expected), merge
-    masks, x = [[1, 0], [1, 0], [0, 1], [0, 1]], [[0.0, 0.0]] * 4
+    masks = [[1, 0], [1, 0], [0, 1], [0, 1]]
+    x = [[0.0, 0.0]] * 4
     for merge, each in {"majority": 0, "half": 4, "average": 8}.items():
         assert merged(masks, x, [8.0, 8.0], merge=merge).tolist() == [each, each]
         # floor(1/2) = 0 votes would suffice
@@ -215,7 +216,8 @@ def test_the_server_prunes_the_merged_model_and_nothing_where_it_is_told_so() ->
 
 
 def test_everything_may_be_pruned_and_the_next_round_goes_on() -> None:
-    protocol, shared = once(0.5), flat(2)
+    protocol = once(0.5)
+    shared = flat(2)
     half = torch.tensor([0.5, 0.5, 0.0, 0.0])
     state = protocol.server_step(shared, state_of([8.0, 8.0]), half, 4, Key(0))
     assert not bool(state.mask.any())
@@ -266,7 +268,8 @@ def test_the_clients_own_model_is_what_it_has_trained_and_pruned() -> None:
 
 
 def test_biases_and_statistics_travel_whole_and_are_never_pruned() -> None:
-    shared, protocol = shared_of(BatchNormNet((1, 4, 4), ((3,), (4,)), 1, 3)), once(0.9, until=3)
+    shared = shared_of(BatchNormNet((1, 4, 4), ((3,), (4,)), 1, 3))
+    protocol = once(0.9, until=3)
     d = shared.weights.d
     assert shared.rest.d > shared.statistics.d > 0
     updates, up = exchanged(protocol, shared, Schedule(1, 4), Stacked)
@@ -407,7 +410,8 @@ def test_the_deployed_model_follows_the_schedule_and_bits_follow_it() -> None:
     few = {"clients": 30, "per_round": 2, "epochs": 1, "rounds": 4, "eval_every": 1, "malicious": 0}
     scenario = Scenario.of(protocol="fedsparsify:where=server,until=3", **few)
     record = fedbench.play(scenario, device="cpu")
-    d, alive_kept = 151_072, [151_072]
+    d = 151_072
+    alive_kept = [151_072]
     for r in record.rounds:
         alive_kept.append(math.ceil((1 - protocol.sparsity(r.step + 1)) * d))
         assert r.sparsity == pytest.approx(1 - alive_kept[-1] / d, abs=1e-12)

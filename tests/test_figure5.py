@@ -16,7 +16,8 @@ from fedbench.core.rng import Key
 from fedbench.privacy.amplification import marginal, paper_rdp, r_alpha
 from fedbench.privacy.conversion import ORDERS, Floats, rdp_to_dp
 
-KEY, DELTA = Key(0).fold("figure5"), 1e-4
+KEY = Key(0).fold("figure5")
+DELTA = 1e-4
 AT = {epsilon: exact_sigma(epsilon, DELTA) or math.nan for epsilon in (1.0, 4.0, 6.0)}
 
 

@@ -119,7 +119,8 @@ def crowd(count: int, attacks: int = 3) -> list[summary.Row]:
     defenses = ["trimmed-mean", "multi-krum:f=3", "median", "mean"]
     found: Results = {}
     for i in range(count):
-        protocol, defense = protocols[i % 4], defenses[i // 4 % 4]
+        protocol = protocols[i % 4]
+        defense = defenses[i // 4 % 4]
         mechanism = f"{NOISY}0.{i}" if i % 3 == 1 or i >= 16 else "none"
         price = None if i % 5 == 4 or mechanism == "none" else 0.5 * 1.4**i
         for j, attack in enumerate(["none", *tried[:attacks]]):

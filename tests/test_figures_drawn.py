@@ -351,7 +351,8 @@ def test_a_name_stands_beside_its_own_point_and_is_bold_on_the_front() -> None:
     }
     weights = {name: text.get_fontweight() for name, text in beside.items()}
     assert weights == {"signsgd + median": "bold", "fedavg + mean": "normal"}
-    texts, handles = figure.legends[0].get_texts(), figure.legends[0].legend_handles
+    texts = figure.legends[0].get_texts()
+    handles = figure.legends[0].legend_handles
     looks = {
         text.get_text(): (handle.get_color(), handle.get_markerfacecolor())  # type: ignore[union-attr]
         for text, handle in zip(texts, handles, strict=True)
@@ -374,7 +375,8 @@ def test_the_legend_of_shapes_says_which_epsilons_they_mean() -> None:
         of = cell("fedavg", rule, "none", "none" if price is None else f"{NOISY}0.2")
         found[of] = [record(of, 0, (0.1, 0.5), epsilon=price)]
     figure = bits.compose(rows(found))
-    texts, handles = figure.legends[0].get_texts(), figure.legends[0].legend_handles
+    texts = figure.legends[0].get_texts()
+    handles = figure.legends[0].legend_handles
     shapes = {
         text.get_text(): handle.get_marker()  # type: ignore[union-attr]
         for text, handle in zip(texts, handles, strict=True)
@@ -524,7 +526,8 @@ def test_the_key_of_a_map_has_the_colours_of_its_tiles_and_the_best_rule_is_on_t
     lasts = {"mean": {"none": 1.0, "alie": 0.0}, "median": {"none": 0.75, "alie": 0.25}}
     figure = heatmap.compose(table_of(lasts))
     (axes,) = figure.axes
-    texts, handles = figure.legends[0].get_texts(), figure.legends[0].legend_handles
+    texts = figure.legends[0].get_texts()
+    handles = figure.legends[0].legend_handles
     keys = {
         text.get_text(): to_hex(handle.get_color())  # type: ignore[union-attr]
         for text, handle in zip(texts, handles, strict=True)

@@ -105,7 +105,8 @@ def test_dnc_sees_only_the_sketch_and_of_two_rows_at_different_scales_the_farthe
 
 def test_dnc_with_an_empty_intersection_takes_the_least_suspicious_row() -> None:
     x = FloatVectors(Key(9).normal(4, 30))
-    rule, view = DnC(f=2, iterations=20, sketch=3), view_of(x)
+    rule = DnC(f=2, iterations=20, sketch=3)
+    view = view_of(x)
     out = answer(rule, x, view)
     finite = torch.ones(4, dtype=torch.bool)
     total = sum(rule.scores(x.x, finite, Key(0).fold("dnc", i)) for i in range(20))
@@ -141,7 +142,8 @@ def test_fltrust_rescales_to_the_servers_norm_and_weights_by_the_cosine() -> Non
     assert kept(view) == [True, True, False]
     # It is bounded even if all rows are malicious.
     assert not FLTrust().traits().sharp
-    root, x = FloatVectors(alike(4)[:1]), 1e6 * alike(4)
+    root = FloatVectors(alike(4)[:1])
+    x = 1e6 * alike(4)
     out = answer(FLTrust(), x, view_of(x, root=root))
     assert 0 < float(out.norm()) <= 1.0001 * float(root.x.norm())
 
@@ -189,9 +191,11 @@ def foolsgold_slowly(histories: list[Tensor]) -> list[float]:
 
 
 def test_foolsgold_remembers_the_sum_of_a_clients_updates_over_rounds_and_absences() -> None:
-    rule, past = FoolsGold(), dict[int, Tensor]()
+    rule = FoolsGold()
+    past = dict[int, Tensor]()
     for seed in range(20):
-        state, past = rule.init({}), {}
+        state = rule.init({})
+        past = {}
         for step, ids in enumerate(([3, 5, 7, 9], [9, 3, 4], [4, 5, 9, 7])):
             x = Key(seed).fold(step).normal(len(ids), 6).double() + 0.5
             view = replace(view_of(x), ids=torch.tensor(ids))
@@ -277,7 +281,8 @@ def test_signguards_variants_see_a_reversal_that_leaves_the_shares_as_they_are()
     x = v * torch.tensor([1.0] * 6 + [-1.0] * 3)[:, None] + 0.1 * Key(0).normal(9, 40)
     catches: dict[Similarity, int] = {"off": 0, "cosine": 3, "distance": 3}
     for similarity, caught in catches.items():
-        rule, view = SignGuard(share=1, similarity=similarity), view_of(x)
+        rule = SignGuard(share=1, similarity=similarity)
+        view = view_of(x)
         answer(rule, x, view)
         assert sum(kept(view)[6:]) == 3 - caught, similarity
         assert all(kept(view)[:6]) or similarity == "off"
@@ -286,7 +291,9 @@ def test_signguards_variants_see_a_reversal_that_leaves_the_shares_as_they_are()
 def test_signguard_falls_back_on_the_norm_if_no_row_passes_both_and_says_so() -> None:
     # The median norm is 7.1, so the first three are too short; but of the clusters (+ +), (+ -)
     # and (- -) theirs is the largest.
-    short, mixed, down = [0.01, 0.01], [5.0, -5.0], [-5.0, -5.0]
+    short = [0.01, 0.01]
+    mixed = [5.0, -5.0]
+    down = [-5.0, -5.0]
     rows = floats(short, short, short, mixed, mixed, down, down)
     view = view_of(rows)
     torch.testing.assert_close(answer(SignGuard(share=1), rows, view), torch.tensor([0.0, -5]))

@@ -115,7 +115,8 @@ def typed(line: str, places: dict[str, str]) -> str:
     arguments = [argument.format_map(places) for argument in shlex.split(line)]
     raw = (io.BytesIO(), io.BytesIO())
     out, err = (io.TextIOWrapper(buffer, "utf-8", write_through=True) for buffer in raw)
-    to_out, to_err = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    to_out = contextlib.redirect_stdout(out)
+    to_err = contextlib.redirect_stderr(err)
     with pytest.raises(SystemExit) as end, to_out, to_err:
         main(arguments)
     texts = []
@@ -193,7 +194,8 @@ def write() -> None:
 @pytest.mark.edges(*QUICK)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_run_measures_what_it_measured(name: str) -> None:
-    frozen, now = json.loads(PLAYS.read_text()), measured(name)
+    frozen = json.loads(PLAYS.read_text())
+    now = measured(name)
     # Kernels of another processor, or of another torch, add numbers up in another order; training
     # carries a difference in the last bit into every measured number.
     if frozen["processor"] == processor():
@@ -206,7 +208,8 @@ def test_a_run_measures_what_it_measured(name: str) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_commands_print_what_they_printed(name: str) -> None:
     path = FROZEN / f"{name}.txt"
-    frozen, now = path.read_text(), replayed(path)
+    frozen = path.read_text()
+    now = replayed(path)
     if name == "attack" and json.loads(PLAYS.read_text())["processor"] != processor():
         frozen, now = without_numbers(frozen), without_numbers(now)
     assert now == frozen

@@ -88,7 +88,8 @@ def test_the_mask_of_training_is_the_mask_of_the_ranking() -> None:
 def test_initial_scores_are_positive_and_weights_are_the_signed_kaiming_constant() -> None:
     network = LeNet().build((1, 8, 8), 10)
     shared = Shared(network, 5, torch.device("cpu"))
-    scores, weights = initial_scores(shared), FSL().frozen(shared)
+    scores = initial_scores(shared)
+    weights = FSL().frozen(shared)
     assert float(scores.min()) >= 0
     assert float(scores[:288].max()) <= 1 / 3  # fan_in of the first layer is 9
     for name, fan_in in {"conv1": 9, "conv2": 288, "fc1": 1024, "fc2": 128}.items():
@@ -229,7 +230,8 @@ def test_trimmed_mean_drops_f_on_each_side_and_both_medians_are_named() -> None:
 
 
 def test_the_mean_weights_by_size_and_adds_integers_exactly() -> None:
-    votes, weights = rankings([1, 0], [0, 1]), torch.tensor([1.0, 3.0]).double()
+    votes = rankings([1, 0], [0, 1])
+    weights = torch.tensor([1.0, 3.0]).double()
     view = ServerView(weights, votes, 0, Key(0))
     assert answer(Mean(), column(0.0, 4.0), view).item() == 3.0
     # 2^24 + 1 is no float32: sums of positions of a million edges would tie.
@@ -240,7 +242,8 @@ def test_the_mean_weights_by_size_and_adds_integers_exactly() -> None:
 
 
 def test_the_majority_decides_and_a_tie_stays_or_moves_up() -> None:
-    shared, state = flat(3), torch.zeros(3)
+    shared = flat(3)
+    state = torch.zeros(3)
     votes = SignBits(torch.tensor([[True, True, False], [True, False, False]]))
     mean = answer(Mean(), votes)
     moved = SignSGD(server_lr=0.5).server_step(shared, state, mean, 2, Key(0))

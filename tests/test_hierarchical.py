@@ -101,7 +101,8 @@ def test_responsibilities_by_hand_and_of_far_means() -> None:
     }
     r = FedMoG(lam=2.0).responsibilities(w, means, ("norm1.var",))
     assert r.tolist() == pytest.approx([1 / (1 + math.exp(-3)), 1 / (1 + math.exp(3))])
-    w, means = {"fc1": torch.zeros(1, 2)}, {"fc1": torch.full((2, 1, 2), 1e6)}
+    w = {"fc1": torch.zeros(1, 2)}
+    means = {"fc1": torch.full((2, 1, 2), 1e6)}
     assert FedMoG(lam=10.0).responsibilities(w, means).tolist() == [0.5, 0.5]
 
 
@@ -126,7 +127,8 @@ def test_a_client_descends_minus_the_log_of_the_mixture() -> None:
 
 def test_clients_start_evenly_at_all_means() -> None:
     # 3000 clients, 3 means: five sigma of a share are 0.043.
-    protocol, tree = FedMoG(k=3), {"fc1": torch.tensor([[[0.0]], [[1.0]], [[2.0]]])}
+    protocol = FedMoG(k=3)
+    tree = {"fc1": torch.tensor([[[0.0]], [[1.0]], [[2.0]]])}
     keys = [Key(0).fold(i) for i in range(3000)]
     starts = [
         protocol.local_update(tree, Batches([]), constant(0.0), k, {})[1]["start"] for k in keys
@@ -147,7 +149,8 @@ def test_the_server_takes_the_m_step_and_leaves_a_mean_without_clients() -> None
 
 
 def test_components_start_apart_are_all_deployed_and_one_is_fedprox() -> None:
-    mog, prox = FedMoG(k=1, lam=0.1), FedProx(lam=0.1)
+    mog = FedMoG(k=1, lam=0.1)
+    prox = FedProx(lam=0.1)
     assert_rounded_alike(updates(mog), updates(prox))
     assert torch.equal(mog.init(SHARED)[0], prox.init(SHARED))
     protocol = FedMoG(k=3)

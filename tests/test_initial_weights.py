@@ -72,7 +72,8 @@ def test_every_protocol_of_frozen_weights_deploys_a_part_of_those_it_was_told(
 ) -> None:
     protocol = registry.load("protocol", f"{name}:weight_init={weight_init}")
     shared = shared_of()
-    drawn, frozen = random_network(shared, weight_init), protocol.frozen(shared)
+    drawn = random_network(shared, weight_init)
+    frozen = protocol.frozen(shared)
     model = protocol.model(shared, protocol.init(shared), Key(0))
     for layer in shared.weights.names:
         for w in (frozen[layer], model[layer]):

@@ -120,7 +120,8 @@ RULES_1: dict[str, Any] = {
 DIGEST = hashlib.sha256(tomli_w.dumps(RULES_1).encode()).hexdigest()  # of the file on a board
 RULES_OF = Rules.model_validate(RULES_1 | {"digest": DIGEST})
 SAID = Statement(name="Majority", authors="A. Uthor", tried=3)
-CLEAN, FLIPPED = (0.7, 0.8, 0.9), (0.5, 0.6, 0.7)
+CLEAN = (0.7, 0.8, 0.9)
+FLIPPED = (0.5, 0.6, 0.7)
 
 
 def played(
@@ -1209,7 +1210,8 @@ def test_bits_down_are_compared_too_within_a_hundredth(down: float, far: bool) -
     assert disagreements([ReplayedCell(part, claimed, again)], RULES_OF) == {part: expected}
 
 
-INTEL, AMD = "x86_64 Intel Xeon", "x86_64 AMD EPYC"
+INTEL = "x86_64 Intel Xeon"
+AMD = "x86_64 AMD EPYC"
 
 
 @pytest.mark.parametrize(
@@ -1289,7 +1291,8 @@ def ranked(
     base = entry()
     values = [mean + x + noise * (-1) ** i for i, x in enumerate(WAVE)]
     worst = with_interval(values, 0.95)
-    clean, hit = base.cells[0], base.cells[1].model_copy(update={"accuracy": worst})
+    clean = base.cells[0]
+    hit = base.cells[1].model_copy(update={"accuracy": worst})
     given = {"worst": worst, "uplink_bits": bits, "downlink_bits": 0.0, "epsilon": epsilon}
     name = hashlib.sha256(repr((mean, noise, bits, epsilon, also)).encode()).hexdigest()[:12]
     fields = {"id": name, "score": base.score.model_copy(update=given), "cells": [clean, hit]}

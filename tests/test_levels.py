@@ -52,7 +52,8 @@ def slow_omega(x: int) -> str:
 
 
 def slow_elias(x: npt.NDArray[np.integer]) -> str:
-    bits, last = "", -1
+    bits = ""
+    last = -1
     for i, level in enumerate(x.tolist()):
         if level:
             bits += slow_omega(i - last) + ("1" if level < 0 else "0") + slow_omega(abs(level))
@@ -309,7 +310,8 @@ def levels(rows: list[list[int]], scales: list[list[float]], **form: Any) -> Lev
 def test_levels_keep_the_laws_of_payloads(
     code: Code, sizes: tuple[int, ...], bucket: int, top: int, p: int, scale: float, seed: int
 ) -> None:
-    x, key = Key(seed).normal(2, sum(sizes)), Key(seed)
+    x = Key(seed).normal(2, sum(sizes))
+    key = Key(seed)
     scales = scale * key.fold("scales").uniform(2, len(bucket_lengths(sizes, bucket)))
     whole = torch.zeros(x.shape, dtype=torch.int16)
     blank = Levels(whole, scales, key.normal(2, p), top, sizes, bucket, "l2", code)
@@ -353,7 +355,9 @@ def test_no_device_is_asked_to_divide_levels_by_a_number() -> None:
 
 
 def test_nearest_keeps_the_scales_and_says_nothing_where_there_is_none() -> None:
-    zeros, inf, nan = [0] * 6, torch.inf, torch.nan
+    zeros = [0] * 6
+    inf = torch.inf
+    nan = torch.nan
     blank = levels([zeros] * 4, [[2.0], [0.0], [inf], [nan]], top=4)
     wanted = torch.tensor([[0.3, -0.74, 0.25, 0.75, 99.0, -inf]]).repeat(4, 1)
     result = blank.nearest(wanted)  # steps of .5, halfway to the even level
@@ -399,7 +403,8 @@ def test_check_refuses_what_is_no_message(what: str) -> None:
 def test_bytes_that_no_levels_have_are_rejected_and_the_others_are_not(code: Code) -> None:
     like = levels([[0, 7, -7, 1]], [[1.0, 2.0]], bucket=2, rest=[[3.0]], code=code)
     high = levels([[0, 8, -7, 1]], [[1.0, 2.0]], top=8, bucket=2, rest=[[3.0]], code=code)
-    data, more = like.encode()[0].data, high.encode()[0].data
+    data = like.encode()[0].data
+    more = high.encode()[0].data
     bad = [b"", data[:11], data[:-1], data + b"\0", data[4:], more]
     packets = [Packet.raw(raw) for raw in (data, *bad, data)]
     received, accepted = Levels.decode(packets, like.spec)
@@ -450,7 +455,8 @@ def test_scales_are_norms_rounded_up_or_say_what_no_float_can_say() -> None:
     assert bool((scales >= norms).all())
     below = torch.nextafter(scales, torch.zeros_like(scales))
     assert bool((below < norms).all())
-    nan, inf = torch.nan, torch.inf
+    nan = torch.nan
+    inf = torch.inf
     x = torch.tensor([[1.0, nan, inf, 0.0, 0.0, 0.0, 3e38, 3e38, -1e38, 0.0]])
     assert scales_of(x, (2, 2, 2, 2, 2), "l2")[0, 2:].tolist() == [0.0, inf, x[0, 8].abs().item()]
     assert scales_of(x, (2,) * 5, "max")[0, 2:].tolist() == [0.0, x[0, 6].item(), -x[0, 8].item()]

@@ -130,7 +130,8 @@ def test_a_complement_passes_the_density_filter_and_not_the_entropy_filter() -> 
     half = torch.arange(400) < 200
     bits = torch.stack([half[Key(1).permutation(400)]] * 9)
     for i in range(9):  # every client moves 20 ones elsewhere
-        ones, zeros = bits[i].nonzero()[:, 0], (~bits[i]).nonzero()[:, 0]
+        ones = bits[i].nonzero()[:, 0]
+        zeros = (~bits[i]).nonzero()[:, 0]
         bits[i, ones[Key(2).fold(i).permutation(200)[:20]]] = False
         bits[i, zeros[Key(3).fold(i).permutation(200)[:20]]] = True
     bits[4] = ~bits[4]
@@ -173,7 +174,8 @@ def test_positions_are_clipped_around_the_median_position_or_not_at_all() -> Non
 
 def test_the_certificate_is_exact_for_every_choice_of_rows_and_bits() -> None:
     def majority(bits: tuple[int, ...]) -> int:
-        ones, n = sum(bits), len(bits)
+        ones = sum(bits)
+        n = len(bits)
         return (2 * ones > n) - (2 * ones < n)  # 0 is a tie
 
     for n in range(1, 7):
@@ -244,7 +246,8 @@ def test_an_edge_that_may_tie_is_not_settled_and_layers_are_certified_apart() ->
 
 @pytest.mark.parametrize("f", [1, 2])
 def test_no_f_rankings_move_an_edge_that_is_certified(f: int) -> None:
-    n, orders = 5, list(itertools.permutations(range(4)))
+    n = 5
+    orders = list(itertools.permutations(range(4)))
     held = moved = 0
     for seed in range(6):
         common = 4.0 * torch.arange(4) + 4 * Key(seed).normal(n, 4)

@@ -122,7 +122,8 @@ def test_debiasing_gives_the_probability_back_that_all_clients_have() -> None:
     assert dataclasses.replace(mechanism, debias=False).on_aggregate(shares, *rest)[0] is shares
 
 
-BITS, REST = Key(3).uniform(2, 60_000) > 0.3, torch.zeros(2, 0)
+BITS = Key(3).uniform(2, 60_000) > 0.3
+REST = torch.zeros(2, 0)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,8 @@ def test_flipping_flips_that_share_and_debiasing_takes_it_back(payload: Payload)
     assert float((shares - 0.2).abs().max()) < 5 * math.sqrt(0.16 / 60_000)
     assert not torch.equal((before ^ after)[0], (before ^ after)[1])
 
-    values, raw = flipped.values().mean(dim=0), payload.values().mean(dim=0)
+    values = flipped.values().mean(dim=0)
+    raw = payload.values().mean(dim=0)
     out, _ = mechanism.on_aggregate(values, flipped, view(2, 2), Key(0), None)
     signs = payload.noises()[0].sign() if isinstance(payload, NoiseMasks) else torch.ones(())
     error, shrunk = (((x - raw) * signs).mean().abs() / raw.abs().max() for x in (out, values))
@@ -383,7 +385,8 @@ def test_a_rule_that_makes_short_rows_longer_is_refused_behind_a_short_clip(clip
 
 def test_floats_beside_bits_and_kept_moments_are_refused() -> None:
     normed = dataclasses.replace(SHARED, network=BatchNormNet((1, 8, 8), ((4,),), 1, 10))
-    mean, carrying = registry.load("defense", "mean"), FedPM(keep_moments=True)
+    mean = registry.load("defense", "mean")
+    carrying = FedPM(keep_moments=True)
     for mechanism, protocol, shared, reason in (
         (MaskSampling(), FedPM(), normed, "batch norm"),
         (FlipBits(), FedPM(), normed, "floats"),

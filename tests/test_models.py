@@ -165,7 +165,8 @@ def loaded(layers: dict[str, nn.Module], params: Tree) -> None:
 def batch_norm_module(network: models.BatchNormNet, params: Tree) -> nn.Sequential:
     layers: dict[str, nn.Module] = {}
     order: list[nn.Module] = []
-    channels, i = network.image[0], 0
+    channels = network.image[0]
+    i = 0
     for number, block in enumerate(network.blocks):
         for out in block:
             i += 1
@@ -197,7 +198,8 @@ def test_lenet5_counts_its_biases_and_resnet20_has_a_parameter_free_shortcut() -
     assert count(LeNet5(), (1, 28, 28), 10) == 581_408 + 32 + 64 + 512 + 10
     assert LeNet5().build((1, 16, 16), 10).shapes["fc1"] == (512, 64)  # 12, 6, 2, 1
     assert LeNet5().build((1, 8, 8), 10).shapes["fc1"] == (512, 64 * 2 * 2)  # 8, 4, 4, 2
-    stem, first = 432, 6 * 2_304
+    stem = 432
+    first = 6 * 2_304
     second, third = 4_608 + 5 * 9_216, 18_432 + 5 * 36_864
     norms = 2 * (7 * 16 + 6 * 32 + 6 * 64)
     assert sum(sizes(ResNet20(), (3, 32, 32), 100)) == stem + first + second + third + 6_400
@@ -238,11 +240,13 @@ def test_cnn_weights_start_with_a_hundredth_and_the_others_as_kaiming_says() -> 
 
 
 def test_batch_norm_and_its_gradient_are_those_of_torch_nn_in_use_and_in_training() -> None:
-    params, x = doubled(random_tree(NORMED)), images(NORMED, 4).double()
+    params = doubled(random_tree(NORMED))
+    x = images(NORMED, 4).double()
     net = batch_norm_module(NORMED, params).eval().double()
     assert_rounded_alike(NORMED.logits(params, x), net(x).detach())
     # In float64: in float32 processors round a gradient through three normalisations differently.
-    net, step = batch_norm_module(NORMED, params).train().double(), all_real(4)
+    net = batch_norm_module(NORMED, params).train().double()
+    step = all_real(4)
     leaves = {name: w.requires_grad_(name not in NORMED.statistics) for name, w in params.items()}
     ours, theirs = NORMED.logits(leaves, x, step), net(x)
     assert_rounded_alike(ours.detach(), theirs.detach())
@@ -299,7 +303,8 @@ def residual_by_hand(params: Tree, x: Tensor) -> Tensor:
 
 
 def test_the_residual_network_computes_what_torch_nn_computes() -> None:
-    params, x = doubled(random_tree(RESIDUAL)), images(RESIDUAL, 4).double()
+    params = doubled(random_tree(RESIDUAL))
+    x = images(RESIDUAL, 4).double()
     expected = residual_by_hand(params, x).detach()
     assert_rounded_alike(RESIDUAL.logits(params, x), expected)
     assert_rounded_alike(RESIDUAL.logits(params, x, all_real(4)), expected)
@@ -308,7 +313,8 @@ def test_the_residual_network_computes_what_torch_nn_computes() -> None:
 @pytest.mark.parametrize("padding", [0, 2])
 def test_lenet5_computes_what_torch_nn_computes_in_use(padding: int) -> None:
     network = dataclasses.replace(DROPPED, image=(2, 17, 16), padding=padding)
-    params, x = doubled(random_tree(network)), images(network, 4).double()
+    params = doubled(random_tree(network))
+    x = images(network, 4).double()
     layers: dict[str, nn.Module] = {
         "conv1": nn.Conv2d(2, 3, 5, padding=padding),
         "conv2": nn.Conv2d(3, 4, 5, padding=padding),
@@ -317,7 +323,8 @@ def test_lenet5_computes_what_torch_nn_computes_in_use(padding: int) -> None:
     }
     loaded(layers, params)
     conv1, conv2, fc1, fc2 = layers.values()
-    pool, relu = nn.MaxPool2d(2), nn.ReLU()
+    pool = nn.MaxPool2d(2)
+    relu = nn.ReLU()
     net = nn.Sequential(conv1, relu, pool, conv2, relu, pool, nn.Flatten(), fc1, relu, fc2).double()
     assert_rounded_alike(network.logits(params, x), net(x).detach())
 
@@ -338,7 +345,9 @@ def test_dropout_keeps_its_share_and_drops_other_units_in_each_layer_and_step() 
 
 
 def test_lenet5_drops_after_the_second_convolution_and_the_first_dense_layer() -> None:
-    params, x, step = doubled(random_tree(DROPPED)), images(DROPPED, 4).double(), all_real(4)
+    params = doubled(random_tree(DROPPED))
+    x = images(DROPPED, 4).double()
+    step = all_real(4)
     nothing = dataclasses.replace(DROPPED, conv_dropout=0.0, dense_dropout=0.0)
     assert torch.equal(nothing.logits(params, x, step), nothing.logits(params, x))
 
@@ -366,8 +375,10 @@ def clients(network: Network, sizes: list[int]) -> Iterator[Client]:
 
 @pytest.mark.parametrize("network", NETWORKS, ids=IDS)
 def test_padding_changes_nothing(network: Network) -> None:
-    params, x = doubled(random_tree(network)), images(network, 3).double()
-    y, rubbish = torch.tensor([0, 2, 1]), Key(9).normal(2, *network.image).double() * 10
+    params = doubled(random_tree(network))
+    x = images(network, 3).double()
+    y = torch.tensor([0, 2, 1])
+    rubbish = Key(9).normal(2, *network.image).double() * 10
     loss = Loop(FedAvg(), shared_of(network), Schedule(1, 3)).loss
 
     def result(x: Tensor, y: Tensor) -> tuple[Tree, tuple[Tensor, Tree]]:
@@ -386,7 +397,8 @@ def test_padding_changes_nothing(network: Network) -> None:
 @pytest.mark.parametrize("network", [*NETWORKS, CNN4().build((1, 16, 16), 3)], ids=[*IDS, "cnn4"])
 def test_stacked_training_is_the_loop_also_in_its_statistics_and_draws(network: Network) -> None:
     # Batches of 4 end in one of 3, 4, 1 and 2; clients of 4 and of 6 steps share a launch.
-    protocol, schedule = FedAvg(lr=0.03, momentum=0.0), Schedule(2, 4)
+    protocol = FedAvg(lr=0.03, momentum=0.0)
+    schedule = Schedule(2, 4)
     group = [
         dataclasses.replace(client, tree=doubled(client.tree), x=client.x.double())
         for client in clients(network, [7, 8, 9, 10])
@@ -405,7 +417,8 @@ def test_stacked_training_is_the_loop_also_in_its_statistics_and_draws(network: 
 
 
 def test_fedavg_sends_scale_shift_and_statistics_like_weights() -> None:
-    protocol, both = FedAvg(lr=0.05), shared_of(NORMED)
+    protocol = FedAvg(lr=0.05)
+    both = shared_of(NORMED)
     (client,) = clients(NORMED, [6])
     _, payload = exchanged(protocol, both, Schedule(1, 6), clients=[client])
     assert payload.values().shape == (1, both.layout.d)

@@ -409,7 +409,8 @@ def test_the_same_board_gives_the_same_bytes_and_a_broken_entry_leaves_them(boar
 
 @pytest.mark.slow
 def test_pages_of_entries_that_left_are_removed_and_nothing_else(board: Path) -> None:
-    gone, out = entry(3), board / "page"
+    gone = entry(3)
+    out = board / "page"
     render(board, out)
     # the first is named like one of ours, the last is one of ours under another name
     names = ("fsl-0123456789ab.html", "notes.html", "fsl-0123456789ab.txt", "my copy.html")

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-DESK, HAND = {"width": 1360, "height": 900}, {"width": 360, "height": 740}
+DESK = {"width": 1360, "height": 900}
+HAND = {"width": 360, "height": 740}
 LONG = "W" * 80
 
 

@@ -31,7 +31,8 @@ from fedbench_defenses.bit_votes import LogOddsCap, pseudo_count
 from fedbench_defenses.dnc import DnC
 from fedbench_defenses.mean import Mean
 
-NAN, INF = math.nan, math.inf
+NAN = math.nan
+INF = math.inf
 NO_SCALE = (0.0, -0.01, 1e-8, NAN, INF, 1e39)
 
 REFUSED: list[tuple[str, str, str, tuple[Any, ...], str]] = [
@@ -299,7 +300,8 @@ def test_rules_that_are_called_with_too_few_rows_say_so() -> None:
     for name in registry.names("defense"):
         rule = registry.load("defense", name).declared(2)
         payload = next(x for x in PAYLOADS if rule.refuses(type(x)) is None)
-        n, view = rule.rows_needed() - 1, example_context(payload, Mean()).view
+        n = rule.rows_needed() - 1
+        view = example_context(payload, Mean()).view
         match = rf"{type(rule).__name__} must have n >= {n + 1} rows, got {n}"
         with pytest.raises(ConfigError, match=match):
             rule.aggregate(payload.take([0] * n), None, view.take(torch.zeros(n).long()))

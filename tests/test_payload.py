@@ -355,7 +355,8 @@ def test_a_seed_chooses_every_coordinate_equally_often_and_replaces_indices_on_t
     counts = torch.zeros(13)
     for seed in range(2600):
         counts[chosen(seed, 13, 4)] += 1
-    expected, deviation = 2600 * 4 / 13, (2600 * 4 / 13 * 9 / 13) ** 0.5
+    expected = 2600 * 4 / 13
+    deviation = (2600 * 4 / 13 * 9 / 13) ** 0.5
     assert float((counts - expected).abs().max()) < 5 * deviation
     seeds = Key(0).bits(3)[:, None]
     message = SeededSparse(torch.ones(3, 49), seeds, torch.ones(3, 1), 97)
@@ -381,10 +382,15 @@ def test_randk_is_unbiased_has_the_papers_variance_and_fed_back_sends_what_is_th
     d=st.sampled_from([0, 1, 2, 3, 31, 64, 97, 128]), p=st.integers(0, 2), part=st.integers(0, 128)
 )
 def test_messages_of_every_length_keep_the_laws(d: int, p: int, part: int) -> None:
-    n, count, cut = 2, (d + 1) // 2, min(part, d)
-    x, rest = Key(d).normal(n, d), Key(p).normal(n, p)
-    wide, seeds = torch.cat([x, rest], dim=1), Key(1).bits(n)[:, None]
-    scales, index = torch.tensor([[0.5, 2.0]] * n), torch.zeros(n, count, dtype=torch.int64)
+    n = 2
+    count = (d + 1) // 2
+    cut = min(part, d)
+    x = Key(d).normal(n, d)
+    rest = Key(p).normal(n, p)
+    wide = torch.cat([x, rest], dim=1)
+    seeds = Key(1).bits(n)[:, None]
+    scales = torch.tensor([[0.5, 2.0]] * n)
+    index = torch.zeros(n, count, dtype=torch.int64)
     blanks = [
         HalfVectors(torch.zeros(n, d + p, dtype=torch.bfloat16), "bf16"),
         HalfVectors(torch.zeros(n, d + p, dtype=torch.float16), "fp16"),
@@ -419,7 +425,8 @@ def test_running_statistics_travel_as_floats_beside_any_code() -> None:
         protocol = registry.load("protocol", name)
         memory = [protocol.memory(shared)]
         sent, memory_after = protocol.message(shared, updates, KEYS[:1], memory)
-        values, tail = sent.values(), shared.statistics.d
+        values = sent.values()
+        tail = shared.statistics.d
         assert values.shape == updates.shape
         assert torch.equal(values[:, -tail:], updates[:, -tail:]), name
         assert not torch.equal(values[:, :-tail], updates[:, :-tail])
@@ -546,7 +553,8 @@ def test_what_is_fed_back_does_not_grow_without_end(name: str) -> None:
     # A compressor that leaves a share q < 1 of the norm keeps less than q / (1 - q) updates.
     protocol = registry.load("protocol", f"{name},error_feedback=true".replace(":,", ":"))
     shared = Shared(ConvNet((1, 8, 8), ((8,),), (16,), 4), 3, torch.device("cpu"))
-    memory, ratios = [protocol.memory(shared)], []
+    memory = [protocol.memory(shared)]
+    ratios = []
     for step in range(120):
         u = Key(step).normal(1, shared.layout.d)
         _, memory = protocol.message(shared, u, [Key(step).fold("codec")], memory)

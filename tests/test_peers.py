@@ -81,7 +81,8 @@ def test_other_work_has_no_ratio(ours: dict[str, Any], theirs: dict[str, Any], w
 
 
 def test_both_sides_take_turns_each_in_a_process_of_its_own(tmp_path: Path) -> None:
-    log, script = tmp_path / "log", tmp_path / "side.py"
+    log = tmp_path / "log"
+    script = tmp_path / "side.py"
     script.write_text(
         "import os, sys\n"
         f"with open({str(log)!r}, 'a') as log: print(sys.argv[1], os.getpid(), file=log)\n"
@@ -153,7 +154,8 @@ def test_the_workloads_have_the_sizes_that_they_are_said_to_have() -> None:
 def test_both_sides_start_from_the_same_network_on_the_same_floats() -> None:
     images, labels = TINY.images()
     x, y = torch.from_numpy(images), torch.from_numpy(labels)
-    mean, std = (workload.MEAN,) * 3, (workload.STD,) * 3
+    mean = (workload.MEAN,) * 3
+    std = (workload.STD,) * 3
     ours = Data(x, y, 10, workload.WHITE, mean, std).floats(torch.arange(30))
     theirs = pfl_round.floats(images)[:30]
     assert torch.equal(ours, theirs)

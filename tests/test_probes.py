@@ -74,7 +74,8 @@ def test_auc_counts_ties_by_half_and_the_true_positive_rate_lets_so_many_others_
     assert auc(scores, torch.arange(5) < 2) == pytest.approx(5 / 6)
     others = torch.arange(100.0)
     members = torch.tensor([98.5, 99.5, 97.0, 10.0])
-    scores, inside = torch.cat([others, members]), torch.arange(104) >= 100
+    scores = torch.cat([others, members])
+    inside = torch.arange(104) >= 100
     # above 98, which 99 is as well: one in a hundred; above 97, so not 97 itself; 0.001: not one
     rates = {0.01: 0.5, 0.02: 0.5, 0.03: 0.75, 0.001: None, 1.0: 1.0}
     assert {rate: tpr(scores, inside, rate) for rate in rates} == rates
@@ -152,7 +153,8 @@ def test_a_rate_that_is_not_resolved_is_not_given() -> None:
         for phi, member in (gaussians(3.0, pairs=4, count=count) for count in (20, 400))
     )
     assert few == {1e-2: None, 1e-3: None}
-    small, smaller = many[1e-2], many[1e-3]
+    small = many[1e-2]
+    smaller = many[1e-3]
     assert small is not None
     assert smaller is not None
     assert smaller.low <= smaller.value < small.value <= small.high
@@ -229,7 +231,8 @@ def test_an_ear_at_the_server_changes_nothing_and_hears_what_was_sent(name: str)
         rounds.append((play_round(run, state, 0), state.server))
     assert rounds[0][0] == rounds[1][0]
     assert sorted(heard_of) == sorted(ids[1:])
-    protocol, shared = base.plugins.protocol, base.shared
+    protocol = base.plugins.protocol
+    shared = base.shared
     state = RunState(protocol.init(shared))
     for i in ids[1:]:
         heard = heard_of[i][0]
@@ -242,10 +245,12 @@ def test_an_ear_at_the_server_changes_nothing_and_hears_what_was_sent(name: str)
 def test_a_signal_is_how_far_a_message_is_from_that_of_who_learned_nothing() -> None:
     def of(name: str, row: Tensor) -> tuple[Tensor | None, Tensor]:
         run = setup(protocol=name)
-        protocol, shared = run.plugins.protocol, run.shared
+        protocol = run.plugins.protocol
+        shared = run.shared
         down = protocol.broadcast(shared, protocol.init(shared), [0], Key(0))
         d = protocol.trained(shared).d
-        sizes, ones = shared.weights.sizes, torch.ones(1, d, dtype=torch.bool)
+        sizes = shared.weights.sizes
+        ones = torch.ones(1, d, dtype=torch.bool)
         messages: dict[str, Payload] = {
             "fedavg": FloatVectors(row.expand(1, d)),
             "signsgd": SignBits(ones),
@@ -342,7 +347,8 @@ def test_a_float_update_of_one_image_gives_the_image_back() -> None:
 def test_the_simulated_update_of_the_truth_is_the_update(protocol: str) -> None:
     setup = prepare(IMAGES.model_copy(update={"protocol": protocol}), "cpu")
     rows = choose_images(setup)
-    p, shared = setup.plugins.protocol, setup.shared
+    p = setup.plugins.protocol
+    shared = setup.shared
     state = RunState(p.init(shared))
     down = p.broadcast(shared, state.server, [0], Key(0))
     setup = setup.with_population(train=replaced(setup.population.train, 0, rows[0]))

@@ -23,7 +23,8 @@ from fedbench.testing import NETWORK, SIZES, check_payload
 DRAWS = 20_000
 NORMS: list[Norm] = ["l2", "max"]
 CODES: list[Code] = ["elias", "entropy"]
-NAN, INF = torch.nan, torch.inf
+NAN = torch.nan
+INF = torch.inf
 
 
 def sent(protocol: CompressedUpdates, x: Tensor, shared: Shared | None = None) -> Levels:
@@ -54,7 +55,8 @@ def close_to_binomial(values: Tensor, low: Tensor, high: Tensor, mean: Tensor) -
     """
     values, low, high, mean = values.double(), low.double(), high.double(), mean.double()
     assert bool((torch.isclose(values, low) | torch.isclose(values, high)).all())
-    gap, f = (high - low).abs(), (mean - low) / (high - low)
+    gap = (high - low).abs()
+    f = (mean - low) / (high - low)
     variance = gap**2 * f * (1 - f)
     off = (values.mean(dim=0) - mean).abs()
     assert bool((off <= 5 * (variance / len(values)).sqrt() + 1e-6 * gap).all())
@@ -140,7 +142,8 @@ def test_draws_are_named_by_the_key_of_the_client_alone_and_below_the_fraction_r
     up = draws < exact.frac()
     assert torch.equal(payload.levels[2].abs().double(), exact.floor() + up)
     # Draws are in [0, 1): so a whole number stays, and a fraction f is above a share f of them.
-    draw, whole = Key(0).fold(0).fold("quantize").uniform(2)[0], torch.tensor(1.0)
+    draw = Key(0).fold(0).fold("quantize").uniform(2)[0]
+    whole = torch.tensor(1.0)
     for first, level in ((draw, 0), (torch.nextafter(draw, whole), 1)):
         payload = sent(QSGD(levels=1), torch.stack([first, whole])[None])
         assert payload.levels.tolist() == [[level, 1]]

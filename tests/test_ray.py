@@ -204,7 +204,8 @@ def test_what_fails_is_a_failure_and_the_sweep_goes_on(cluster: Cluster, tmp_pat
     results = {s.model + s.dataset + s.attack: failure for failure, s in scenarios}
     raised = results["microdigitsmoody:times=99,how=raise"]
     killed = results["microdigitsmoody:times=99,how=kill"]
-    data, misfit = results["microemnistnone"], results["cnn4digitsnone"]
+    data = results["microemnistnone"]
+    misfit = results["cnn4digitsnone"]
     assert (raised.kind, raised.error, raised.tries) == ("crash", "PluginError", 1)
     assert "raised ZeroDivisionError" in raised.message
     assert "in craft" in raised.traceback

@@ -112,7 +112,8 @@ def found(
     augment: CropFlip | None = None,
 ) -> list[str]:
     """Operations of a step that move something between devices or make a tensor of numbers."""
-    watched, shared = Watched(), dataclasses.replace(META, network=network)
+    watched = Watched()
+    shared = dataclasses.replace(META, network=network)
     engine = Padded(protocol, shared, SCHEDULE, augment=augment, play=watched)
     engine.__dict__["convolve"] = convolve
     clients = untrained_clients(protocol, dataclasses.replace(CPU, network=network), 2, 6)
@@ -178,7 +179,8 @@ def test_recordings_are_chosen_if_faster(
     monkeypatch: pytest.MonkeyPatch, still_clock: None
 ) -> None:
     sleepy = Hooked(does=lambda leaf: time.sleep(0.2))  # Python's part of a step is a wait
-    loop, padded = Loop(sleepy, CPU, SCHEDULE), Padded(sleepy, CPU, SCHEDULE)
+    loop = Loop(sleepy, CPU, SCHEDULE)
+    padded = Padded(sleepy, CPU, SCHEDULE)
 
     def skipped(work: Work, times: int) -> None:
         """Take no step but the first, as if a replay took no time."""

@@ -64,7 +64,8 @@ def played(wanted: Any, scenario: Scenario = FSL, steps: int = 1) -> tuple[Setup
 
 def honest_message(setup: Setup, server: Any, memory: Any, i: int, step: int) -> Payload:
     """What this client would send if it were in the round alone."""
-    protocol, shared = setup.plugins.protocol, setup.shared
+    protocol = setup.plugins.protocol
+    shared = setup.shared
     sent = protocol.broadcast(shared, server, [i], setup.secret.key("broadcast", step))
     client = setup.client(i, protocol.receive(shared, sent), memory, step)
     executor = Loop(protocol, shared, setup.executor.schedule)

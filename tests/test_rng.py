@@ -160,7 +160,8 @@ def test_a_vmapped_key_draws_what_each_client_draws_alone() -> None:
 
 def test_branches_and_their_coins_are_those_of_each_client_alone() -> None:
     keys = [Key(i) for i in range(4)]
-    names, sizes = ("conv", 7, "fc"), ((5,), (2, 3), (8,))
+    names = ("conv", 7, "fc")
+    sizes = ((5,), (2, 3), (8,))
     chances = [Key(9).fold(i).uniform(*size) for i, size in enumerate(sizes)]
 
     def drawn(key: Key) -> tuple[torch.Tensor, ...]:
@@ -216,7 +217,8 @@ def test_uniform_normal_and_signs_have_their_moments() -> None:
 
 def test_a_folded_seed_gives_its_key_away_and_a_public_one_does_not() -> None:
     key = Key(0).fold("client", 3, 17)
-    folded, public = key.fold("noise").seed, key.public("noise").seed
+    folded = key.fold("noise").seed
+    public = key.public("noise").seed
     assert isinstance(folded, int)
     assert isinstance(public, int)
     assert unfold(folded, "noise") == key.seed
@@ -236,7 +238,8 @@ def test_siphash_gives_the_test_vectors_of_its_authors() -> None:
 
 
 def test_seeds_that_travel_are_public_ones() -> None:
-    shared, key = Shared(NETWORK, 3, torch.device("cpu")), Key(5).fold("client", 0, 1)
+    shared = Shared(NETWORK, 3, torch.device("cpu"))
+    key = Key(5).fold("client", 0, 1)
     for name in ("fedmrn", "fedmrns", "eden", "drive", "randk"):
         protocol = registry.load("protocol", name)
         sent, _ = protocol.message(shared, Key(1).normal(1, 102), [key], [protocol.memory(shared)])

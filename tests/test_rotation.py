@@ -46,7 +46,8 @@ def test_the_fast_transform_is_the_product_with_sylvesters_matrix(size: int) -> 
 
 @given(st.integers(0, 300), st.sampled_from([4, 64]))
 def test_a_rotation_keeps_norms_and_is_undone(d: int, largest: int) -> None:
-    x, sizes = Key(d).normal(2, d).double(), blocks.block_sizes(d, largest)
+    x = Key(d).normal(2, d).double()
+    sizes = blocks.block_sizes(d, largest)
     y = rotate(x, SEEDS, sizes)
     torch.testing.assert_close(y.norm(dim=1), x.norm(dim=1))
     torch.testing.assert_close(unrotate(y, SEEDS, sizes), x)

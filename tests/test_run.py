@@ -109,7 +109,9 @@ def test_another_executor_draws_the_same_and_agrees_to_rounding() -> None:
     states = []
     for engine in ("loop", "stacked"):
         setup = prepare(SMALL, "cpu", engine, chunk=2)
-        protocol, shared, schedule = setup.plugins.protocol, setup.shared, setup.executor.schedule
+        protocol = setup.plugins.protocol
+        shared = setup.shared
+        schedule = setup.executor.schedule
         precise = Precise(protocol, shared, schedule, setup.executor)
         run_state, (only,) = rounds(dataclasses.replace(setup, executor=precise), 1)
         states.append((run_state.server, only.clients))
@@ -619,7 +621,8 @@ def test_memory_goes_from_round_to_round_of_the_same_client_only() -> None:
     assert set(residual) == set(first.clients)
     assert all(float(r.abs().sum()) > 0 for r in residual.values())
     second = play_round(setup, state, 1)
-    again, away = set(first.clients) & set(second.clients), set(first.clients) - set(second.clients)
+    again = set(first.clients) & set(second.clients)
+    away = set(first.clients) - set(second.clients)
     assert again
     assert away
     assert all(not torch.equal(state.memories[i]["residual"], residual[i]) for i in again)

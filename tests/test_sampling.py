@@ -194,7 +194,8 @@ def test_less_noise_a_larger_rate_more_steps_and_a_smaller_delta_cost_more(
 @pytest.mark.parametrize("z", [0.5, 1.0, 3.0, 30.0])
 def test_fixed_size_rdp_is_theorem_27_at_even_terms_and_below_it_at_odd_ones(z: float) -> None:
     mpmath.mp.dps = 60
-    rate, v = mpmath.mpf("0.05"), 1 / mpmath.mpf(z)
+    rate = mpmath.mpf("0.05")
+    v = 1 / mpmath.mpf(z)
 
     def even(j: int) -> mpmath.mpf:
         signs = [(-1) ** (j - i) * mpmath.binomial(j, i) for i in range(j + 1)]

@@ -373,7 +373,8 @@ def test_of_two_sides_the_one_with_more_damage_is_played_and_kept() -> None:
     # Two colluders and 0, 0, 0, 1, 4, mean 1: the median of the seven is the smallest 0 if both are
     # below, at a distance of 1, and the 1 if both are above, at a distance of 0. Mirrored it is the
     # other way round.
-    skew, mirror = (0.0, 0.0, 0.0, 1.0, 4.0), (0.0, 0.0, 0.0, -1.0, -4.0)
+    skew = (0.0, 0.0, 0.0, 1.0, 4.0)
+    mirror = (0.0, 0.0, 0.0, -1.0, -4.0)
     for attack in (DynOpt(), OptALIE()):
         for values, side, sign in ((skew, "minus", 1), (mirror, "plus", -1)):
             view, _ = sent(attack, column(Median(), [50.0, 60.0], *values))
@@ -591,7 +592,8 @@ def meetings() -> Iterator[tuple[str, str]]:
     ],
 )
 def test_longer_messages_are_met_by_messages_as_many_times_as_long(name: str, rule: str) -> None:
-    attack, server = registry.load("attack", name), defense(rule)
+    attack = registry.load("attack", name)
+    server = defense(rule)
     _, plain = crafted(attack, round_of(rows(3, d=6), server))
     for factor in FACTORS if rule in QUICK else FACTORS[:1]:
         _, scaled = crafted(attack, round_of(factor * rows(3, d=6), server))
@@ -604,7 +606,8 @@ def test_longer_messages_are_met_by_messages_as_many_times_as_long(name: str, ru
 def test_where_more_are_malicious_than_the_rule_expects_some_selected_do_more_than_all() -> None:
     # Multi-Krum for one of ten averages nine: of three far colluders two are averaged, wherever
     # they are. All three are selected up to some gamma only.
-    rule, x = MultiKrum(f=1), rows(3, 10)
+    rule = MultiKrum(f=1)
+    x = rows(3, 10)
     every, _ = sent(DynOpt(selected="all"), round_of(x, rule, 3))
     most, attacked = sent(DynOpt(), round_of(x, rule, 3))
     assert every.notes["ended"] == "converged"

@@ -49,7 +49,8 @@ from fedbench.tables.columns import captions
 from fedbench.testing import check_payload, example_payloads
 from fedbench_defenses.mean import exact_mean
 
-NAN, INF = torch.nan, torch.inf
+NAN = torch.nan
+INF = torch.inf
 SMALL = Scenario(
     model="micro", clients=40, per_round=40, rounds=1, epochs=1, batch_size=512, malicious=0.0
 )
@@ -114,8 +115,10 @@ def test_the_server_adds_the_mean_of_the_clipped_updates(protocol: SummedResidue
 
 
 def test_a_message_says_the_network_of_its_client() -> None:
-    shared, protocol = flat(500), Skellam(clients=1, z=0.0, bits=20, clip=9.0)
-    state, x = Key(0).normal(500), Key(1).normal(1, 500) * 0.1
+    shared = flat(500)
+    protocol = Skellam(clients=1, z=0.0, bits=20, clip=9.0)
+    state = Key(0).normal(500)
+    x = Key(1).normal(1, 500) * 0.1
     broadcast = protocol.broadcast(shared, state, [0], Key(0))
     tree = protocol.local_model(shared, broadcast, sent(protocol, x))
     assert tree is not None
@@ -144,7 +147,8 @@ def test_the_scale_fills_the_modulus_with_the_sum() -> None:
 
 
 def test_the_noise_of_all_clients_has_the_stated_variance_and_is_skellam_and_no_gaussian() -> None:
-    d, protocol = 40_000, Skellam(z=0.3, bits=12)
+    d = 40_000
+    protocol = Skellam(z=0.3, bits=12)
     shares = protocol.residues(torch.zeros(10, d).double(), keys(10)).values().double() / 2
     variance = (protocol.scale(d) * 0.3 * 0.5) ** 2
     tolerance = 5 * math.sqrt(2 / d)  # of a variance, relative; it is nearly Gaussian
@@ -153,7 +157,8 @@ def test_the_noise_of_all_clients_has_the_stated_variance_and_is_skellam_and_no_
     assert abs(float(shares.mean())) < 5 * math.sqrt(variance / 10 / d / 10)
 
     # Of variance v = 1/2: 0 has the chance e**-v I_0(v), where a rounded Gaussian has 0.52.
-    d, protocol = 100_000, Skellam(clients=1, bits=6, sigmas=(4**6 / 3) ** 0.5, z=100.0)
+    d = 100_000
+    protocol = Skellam(clients=1, bits=6, sigmas=(4**6 / 3) ** 0.5, z=100.0)
     v = protocol.variance(d)
     assert v == pytest.approx(0.5)
     noise = protocol.residues(torch.zeros(1, d).double(), keys(1)).values().double() / 2
@@ -162,7 +167,8 @@ def test_the_noise_of_all_clients_has_the_stated_variance_and_is_skellam_and_no_
 
 
 def test_skellam_is_unbiased_where_no_rounding_is_refused() -> None:
-    n, protocol = 1500, Skellam(clients=1, beta=0.0, bits=10, z=0.05, clip=1.0)
+    n = 1500
+    protocol = Skellam(clients=1, beta=0.0, bits=10, z=0.05, clip=1.0)
     x = torch.tensor([0.5, -0.3, 0.001, 0.0, -0.0003, 0.2, 0.7, -0.1]).double()
     values = protocol.residues(x.expand(n, -1), keys(n)).values().double() / 2
     f = (protocol.scale(8) * x).frac().abs()
@@ -213,7 +219,8 @@ def test_events_are_a_share_of_the_noise_and_the_counts_of_a_client() -> None:
 
 
 def test_counts_are_unbiased_and_have_the_variance_of_coins() -> None:
-    d, protocol = 40_000, PBM(m=5, theta=0.25, sigmas=2.0, clip=1.0)
+    d = 40_000
+    protocol = PBM(m=5, theta=0.25, sigmas=2.0, clip=1.0)
     x = torch.full((10, d), 1 / math.sqrt(d)).double()  # half of C: chances 1/2 + 1/8
     values = protocol.residues(x, keys(10)).values().double()
     assert set(values.flatten().tolist()) <= {-5.0, -3.0, -1.0, 1.0, 3.0, 5.0}

@@ -91,8 +91,10 @@ def test_no_tau_makes_weights_that_are_no_numbers(server: Any, tau: float) -> No
 def test_adam_moves_fedavg_as_it_moves_fedsparse_with_all_gates_open() -> None:
     shared = shared_of(DropoutNet((1, 8, 8), (2, 3), 2, 5, 3, 0.0, 0.0))
     d, p = shared.weights.d, shared.rest.d
-    sparse, dense = FedSparse(prune=False), FedAvg(server="adam")
-    gated, plain = sparse.init(shared), dense.init(shared)
+    sparse = FedSparse(prune=False)
+    dense = FedAvg(server="adam")
+    gated = sparse.init(shared)
+    plain = dense.init(shared)
     assert torch.equal(gated.w, plain.w)
     for number in range(3):
         mean = Key(number).normal(d + p)

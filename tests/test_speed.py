@@ -122,7 +122,8 @@ def test_masks_by_hand_are_trained_as_ours_are(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Key, "coins", written)
     updates, _ = ours.train()
-    layers, steps = len(ours.shared.weights.names), 2 * 3
+    layers = len(ours.shared.weights.names)
+    steps = 2 * 3
     assert len(drawn) == layers * steps
     fed = iter(drawn)
     start = list(ours.clients[0].tree.values())
@@ -368,7 +369,8 @@ def test_the_suite_and_parts_of_it_are_played(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(suite, "QUICK", SMALL)
-    picture, turns = tmp_path / "speed.png", tmp_path / "speed.json"
+    picture = tmp_path / "speed.png"
+    turns = tmp_path / "speed.json"
     suite.main(["--quick", "--device", "cpu", "--chart", str(picture), "--json", str(turns)])
     page = capsys.readouterr().out
     content = json.loads(turns.read_text())
@@ -407,7 +409,8 @@ compared = commits.compared
 
 def test_ratios_are_of_neighbouring_turns_and_numbers_are_compared() -> None:
     """Medians of each side by themselves would say 4/2 = 2; the turns say 1, 2 and 4."""
-    same, other = [0.9, 1.0, 32.0], [0.8, 1.0, 32.0]
+    same = [0.9, 1.0, 32.0]
+    other = [0.8, 1.0, 32.0]
     ours = [{"a": (4.0, same), "b": (1.0, same)}, {"a": (2.0, same), "b": (1.0, same)}]
     ours += [{"a": (1.0, same), "b": (1.0, same)}]
     theirs = [{"a": (4.0, same)}, {"a": (8.0, same)}, {"a": (2.0, same)}]

@@ -28,7 +28,8 @@ from fedbench.run import begin, play_round
 from fedbench.sweeps.plan import Plan
 from fedbench.tables import report
 
-TRAINED, TESTED = 300, 60
+TRAINED = 300
+TESTED = 60
 
 
 def numbered(trained: int | None = TRAINED, samples: int = TRAINED + TESTED) -> Data:
@@ -188,7 +189,8 @@ def test_nothing_that_trains_in_a_round_sees_a_published_test_image() -> None:
     seen: list[set[int]] = []
     fields: dict[str, Any] = {"defense": "fltrust", "attack": "auto:budget=1", "partition": "iid"}
     setup = prepare(Scenario(**FIELDS | fields, split="published"), "cpu", "loop", data=numbered())
-    train, rehearse = type(setup.executor).train, type(setup).rehearse
+    train = type(setup.executor).train
+    rehearse = type(setup).rehearse
 
     class Watched(type(setup.executor)):  # type: ignore[misc]
         def train(self, clients: Any) -> Any:

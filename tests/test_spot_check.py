@@ -369,7 +369,8 @@ def test_an_entry_that_was_edited_is_not_checked(tmp_path: Path) -> None:
     assert evidence(path).id == json.loads(path.read_text())["id"]
     for file in (path, packed):
         shutil.copy(file, tmp_path / file.name)
-    copied, archive = tmp_path / path.name, tmp_path / packed.name
+    copied = tmp_path / path.name
+    archive = tmp_path / packed.name
     lines = gzip.decompress(packed.read_bytes()).splitlines(keepends=True)
     refused = "must have the id of its content and the records"
     archive.write_bytes(gzip.compress(b"".join(lines[1:])))

@@ -124,7 +124,9 @@ def test_without_noise_order_2_is_between_two_closed_forms(n: int) -> None:
     That has ``E 1/(1 + h g)``, of which ``1/(1+x) <= 1 - x + x²/(1+x)`` and ``1 + h g >= p/(1-p)``
     make ``1 + h²/(n p²)``, also from the other end.
     """
-    p, d, reach = 0.2, 1000, 0.5
+    p = 0.2
+    d = 1000
+    reach = 0.5
     h2 = reach**2 / d
     ours = sum_rdp([2.0], d, n, 0.0, p, reach)[0]
     assert d * math.log1p(h2 / (n * p * (1 - p))) <= ours * (1 + 1e-12)
@@ -181,7 +183,10 @@ EXAMPLE = {
 @pytest.mark.edges("0.1-0.0")
 @pytest.mark.parametrize(("reach", "sigma"), EXAMPLE)
 def test_the_worked_example_comes_out(reach: float, sigma: float) -> None:
-    d, rounds, rate, delta = 10**6, 200, 0.1, 1e-5
+    d = 10**6
+    rounds = 200
+    rate = 0.1
+    delta = 1e-5
 
     def masks(orders: Floats) -> Floats:
         return mask_rdp(orders, d, sigma, 0.2, reach).epsilon
@@ -321,7 +326,8 @@ def test_the_bound_exceeds_that_of_all_coins(honest: int, m: int, theta: float) 
     pairs: list[tuple[Adjacency, float, float]]
     pairs = [("replace-one", 0.5 - theta, 2 * theta), ("zero-out", 0.5, theta)]
     for share, (adjacency, left, longest) in product((0.3, 1.0), pairs):
-        event, right = BinomialCounts(1, m, theta, share * theta), left + share * longest
+        event = BinomialCounts(1, m, theta, share * theta)
+        right = left + share * longest
         bound = poisson_binomial_rdp(FEW, event, honest, adjacency)
         worst = worst_of(left, right, m, theta, (honest - 1) * m)
         assert (bound >= worst).all()
@@ -347,7 +353,8 @@ def test_the_worst_is_at_the_ends(places: list[int], start: int, change: int, th
 @given(st.floats(0, 1), st.integers(1, 4))
 def test_coordinates_share_the_norm_of_a_change(share: float, honest: int) -> None:
     # all of it in one coordinate, or any part of it in the other
-    theta, norm = 0.2, 0.15
+    theta = 0.2
+    norm = 0.15
     low = 0.5 - theta
     steps = 2 * norm * share**0.5, 2 * norm * (1 - share) ** 0.5
     spent = sum(coins_exactly(low, low + step, 1, heads(honest - 1, low)) for step in steps)

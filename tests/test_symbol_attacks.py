@@ -51,7 +51,8 @@ def test_the_complement_is_that_of_the_majority_or_over_noise_its_own() -> None:
     two = masks([1, 0], [0, 0], [1, 1])
     assert ones(Complement(), two, 2) == [[1, 1]] * 2
     assert ones(Complement(of="own"), two, 2) == [[0, 1], [1, 1]]
-    seeds, rest = torch.tensor([[1], [2], [3]]), torch.ones(3, 2)
+    seeds = torch.tensor([[1], [2], [3]])
+    rest = torch.ones(3, 2)
     noise = NoiseMasks(torch.tensor([[1, 1], [1, 0], [1, 1]]).bool(), seeds, rest, "uniform", 0.1)
     view, out = crafted(Complement(), round_of(noise))
     assert out.mask.int().tolist() == [[0, 0], [0, 1]]
@@ -215,7 +216,9 @@ def test_saturated_masks_are_full_or_empty_or_disjoint_from_the_own_one() -> Non
 
 def test_a_pinned_mask_stays_until_the_period_ends() -> None:
     first, later = masks([0, 0], [1, 0], [1, 1], [0, 1]), masks([0, 0], [0, 0], [0, 0], [0, 0])
-    attack, memory, sent_values = Pinning(period=3), None, []
+    attack = Pinning(period=3)
+    memory = None
+    sent_values = []
     for step, payload in enumerate([first, later, later, later]):
         view = attack_view(attack, round_of(payload, m=1))
         out, memory = attack.craft(dataclasses.replace(view, step=step), memory)
@@ -286,7 +289,9 @@ def test_gates_that_the_majority_wants_open_are_closed_or_if_stealthy_as_many_as
 
 def test_what_was_saved_up_is_released_at_once_through_the_codec() -> None:
     # wait = 2, scale = 3: honest, honest, -3 (1 + 2 + 4) = -21, and honest again.
-    attack, memory, sent_values = ResidualRelease(wait=2, scale=3.0), None, []
+    attack = ResidualRelease(wait=2, scale=3.0)
+    memory = None
+    sent_values = []
     for update in (1.0, 2.0, 4.0, 8.0, 16.0, float("nan"), 1.0):
         payload = FloatVectors(torch.tensor([[update], [0.0]]))
         out, memory = attack.craft(attack_view(attack, round_of(payload, m=1)), memory)

@@ -203,13 +203,16 @@ def test_where_each_client_is_sent_its_own_the_adversary_hears_and_returns_its_o
 
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
-N, D, ROWS = 6, SHARED.layout.d, (1, 4)
+N = 6
+D = SHARED.layout.d
+ROWS = (1, 4)
 BRIEF = SMALL.model_copy(update={"per_round": 4, "rounds": 2, "batch_size": 64, "eval_every": 2})
 
 
 def reached(*starts: object) -> Iterator[object]:
     """Everything that can be reached: through instances, containers, closures, bound methods."""
-    todo, known = list(starts), {}
+    todo = list(starts)
+    known = {}
     while todo:
         thing = todo.pop()
         if id(thing) in known or isinstance(thing, type | ModuleType | BuiltinFunctionType):
@@ -322,7 +325,8 @@ def test_a_view_leads_to_what_its_tier_and_extras_allow(tier: str, more: str) ->
     assert 123.0 in numbers(lambda: hidden) & numbers(Marker(hidden).method), "the walk sees these"
     rule = Remembering()
     rule.beside["a round ago"] = FloatVectors(filled(100))
-    knows, context = Knowledge.parse(tier + more), marked(rule)
+    knows = Knowledge.parse(tier + more)
+    context = marked(rule)
     rows = [1] if tier == "own" else list(ROWS)
     view = attack_view(Knowing(knows), context, rows)
     if view.defense is not None:
@@ -404,7 +408,8 @@ class Writing(Defense[dict[str, Tensor]]):
 
     def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
         assert view.root is not None
-        before, answer = state["rounds"].clone(), self.answer(received, state, view)
+        before = state["rounds"].clone()
+        answer = self.answer(received, state, view)
         unwritten = dataclasses.replace(view, root=view.root.copied(), ids=view.ids.clone())
         self.views.append(unwritten)
         for x in (received.values(), view.broadcast.values(), view.root.values(), state["rounds"]):

@@ -45,8 +45,10 @@ def difference(a: Tensor, b: Tensor) -> float:
 @pytest.mark.parametrize("chunk", [1, 2, 32])
 def test_stacked_training_is_the_loop_whatever_the_chunk(protocol: FedAvg, chunk: int) -> None:
     # Clients have 5 to 8 samples and batches of 3: different numbers of steps, short last batches.
-    clients, schedule = doubled(example_clients(protocol, SHARED)), Schedule(2, 3)
-    precise, before = in_float64(protocol), SHARED.layout.flatten(clients[0].tree).clone()
+    clients = doubled(example_clients(protocol, SHARED))
+    schedule = Schedule(2, 3)
+    precise = in_float64(protocol)
+    before = SHARED.layout.flatten(clients[0].tree).clone()
     loop, _ = Loop(precise, SHARED, schedule).train(clients)
     assert torch.equal(SHARED.layout.flatten(clients[0].tree), before), "the broadcast is as it was"
     stacked, _ = Stacked(precise, SHARED, schedule, chunk).train(clients)
@@ -116,10 +118,12 @@ def test_the_gradient_can_be_wrapped_and_only_for_who_wraps_it() -> None:
 
 
 def test_the_loss_ignores_padding_and_is_summed_in_float32() -> None:
-    logits, y = Key(0).normal(4, 3), torch.tensor([2, 0, -1, -1])
+    logits = Key(0).normal(4, 3)
+    y = torch.tensor([2, 0, -1, -1])
     expected = torch.nn.functional.cross_entropy(logits[:2], y[:2])
     torch.testing.assert_close(training.cross_entropy(logits, y), expected)
-    logits, y = torch.tensor([[8.0, 0.015625]]).bfloat16(), torch.tensor([0])
+    logits = torch.tensor([[8.0, 0.015625]]).bfloat16()
+    y = torch.tensor([0])
     exact = training.cross_entropy(logits.float(), y)
     assert training.cross_entropy(logits, y).item() == exact.item()
     assert exact.dtype == torch.float32
@@ -131,7 +135,8 @@ def test_labels_of_an_attack_are_looked_at_before_it_trains() -> None:
         def poison(self, x: Tensor, y: Tensor, local: Local) -> tuple[Tensor, Tensor]:
             return x, y + 3
 
-    clients, engine = example_clients(FedAvg(), SHARED), Loop(FedAvg(), SHARED, Schedule(1, 4))
+    clients = example_clients(FedAvg(), SHARED)
+    engine = Loop(FedAvg(), SHARED, Schedule(1, 4))
     requirement = r"poison in round 0 for client 9 must return labels from 0 to 2, got \(3, 4\)"
     owned = threat_model.OwnedRows(torch.tensor([1]), [9], [0], 1, Secret.of(0, "test"))
     with pytest.raises(PluginError, match=requirement):
@@ -206,7 +211,8 @@ def test_products_in_bfloat16_are_near_in_both_executors(protocol: FedAvg) -> No
     # A product in bfloat16 is wrong by up to 2**-9 of itself, one in float32 by 2**-24. Here three
     # layers there and back in six steps follow one another: up to 36 errors, which is 0.07, and
     # twice as much where a ReLU turns. Sums are taken in another order by every processor.
-    clients, schedule = example_clients(protocol, SHARED), Schedule(2, 3)
+    clients = example_clients(protocol, SHARED)
+    schedule = Schedule(2, 3)
     exact, _ = Loop(protocol, SHARED, schedule).train(clients)
     for engine in (Loop, Stacked):
         updates, _ = engine(protocol, SHARED, schedule, precision="bf16").train(clients)
@@ -233,7 +239,8 @@ def test_five_steps_are_those_of_torch(ours: Optimizer) -> None:
     start = Key(1).normal(7).double()  # 1 - beta ** t cancels in float32
     x = start.clone().requires_grad_()
     reference = PAIRS[ours]([x])
-    tree, memory = {"x": start}, ours.init({"x": start})
+    tree = {"x": start}
+    memory = ours.init({"x": start})
     for step in range(5):
         x.grad = gradient(x.detach(), step)
         reference.step()
@@ -243,7 +250,8 @@ def test_five_steps_are_those_of_torch(ours: Optimizer) -> None:
 
 @EACH
 def test_under_vmap_every_client_has_its_own_memory(ours: Optimizer) -> None:
-    start, g = Key(1).normal(3, 4), Key(2).normal(3, 4)
+    start = Key(1).normal(3, 4)
+    g = Key(2).normal(3, 4)
 
     def two(x: Tensor, g: Tensor) -> Tensor:
         tree, memory = ours.step({"x": x}, {"x": g}, ours.init({"x": x}))

@@ -155,7 +155,8 @@ def logit(theta: float) -> float:
 
 
 def test_as_code_is_the_code_slowly() -> None:
-    protocol, shared = played("fedpm:as=code"), flat(D)
+    protocol = played("fedpm:as=code")
+    shared = flat(D)
     weights = protocol.frozen(shared)["fc1"][0].tolist()
     state = protocol.init(shared)
     memory = protocol.memory(shared)
@@ -246,7 +247,9 @@ def answers(setup: Setup, model: Deployed, rows: Tensor) -> list[bool]:
 
 def test_a_fresh_mask_answers_every_128_test_images() -> None:
     setup, state = prepared("fedpm:final=fresh")
-    protocol, shared, population = setup.plugins.protocol, setup.shared, setup.population
+    protocol = setup.plugins.protocol
+    shared = setup.shared
+    population = setup.population
     benign = [rows for i, rows in enumerate(population.test) if not population.malicious[i]]
     pool = torch.cat(benign)
     assert 256 < len(pool) < 384  # three mini-batches, the last one short
@@ -275,18 +278,22 @@ def test_a_fresh_mask_answers_every_128_test_images() -> None:
 
 def test_a_scan_takes_the_threshold_that_is_best_on_validation_data() -> None:
     setup, state = prepared("fedpm:final=scan")
-    protocol, shared, population = setup.plugins.protocol, setup.shared, setup.population
+    protocol = setup.plugins.protocol
+    shared = setup.shared
+    population = setup.population
     validation = torch.cat(
         [rows for i, rows in enumerate(population.validation) if not population.malicious[i]]
     )
     frozen = protocol.frozen(shared)
-    best, kept = -1.0, torch.zeros(0)
+    best = -1.0
+    kept = torch.zeros(0)
     for threshold in (0.5, 0.45, 0.55, 0.4, 0.6):
         mask = shared.weights.unflatten((state.theta > threshold).float())
         model = frozen | {name: frozen[name] * bits for name, bits in mask.items()}
         right = answers(setup, model, validation)
         if sum(right) / len(right) > best:
-            best, kept = sum(right) / len(right), state.theta > threshold
+            best = sum(right) / len(right)
+            kept = state.theta > threshold
     chosen = settled(setup, state, 5)
     deployed = protocol.model(shared, chosen, Key(0))
     assert torch.equal(shared.weights.flatten(deployed) != 0, kept)

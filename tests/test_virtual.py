@@ -63,7 +63,8 @@ def test_sizes_are_equal_or_gamma() -> None:
 def test_the_mix_of_a_client_is_dirichlet_on_balanced_classes(beta: float) -> None:
     # A share q of Dir(beta, ..., beta) over 10 classes: mean .1, variance .1 * .9 / (10 beta + 1).
     # The share among s samples varies by q (1 - q) / s more, (.09 - variance) / s on average.
-    clients, samples = 2000, 200
+    clients = 2000
+    samples = 200
     y = balanced(30)
     parts = Virtual(beta=beta, samples=samples).split(y, clients, 10, Key(1))
     shares = torch.stack([y[part].bincount(minlength=10) for part in parts]).double() / samples

@@ -219,15 +219,13 @@ def test_cheap_crossings_are_tried_where_a_rule_looks_at_whole_rows(
     assert any(name.startswith("cheap crossing") for name in rehearsed.candidates()) == tried
 
 
-@pytest.mark.parametrize("defense", ["multi-krum:f=3", "centered-clipping"])
-def test_rankings_near_the_mean_do_most_where_a_rule_leaves_out_or_clips_what_is_far(
-    defense: str,
-) -> None:
-    _, rehearsed = rehearsed_round(protocol="fsl", defense=defense)
+def test_rankings_near_the_mean_go_on_where_a_rule_leaves_out_what_is_far() -> None:
+    # They add 2.5 in the end. Without them the best push adds 0.32, and crossings 0.06.
+    _, rehearsed = rehearsed_round(protocol="fsl", defense="multi-krum:f=3")
     best = rehearsed.best()
-    print(best.name)
-    for t in rehearsed.tried: print(t.name, t.loss)
-    assert 0
+    assert best.name.startswith("cheap crossing climbed")
+    assert best.loss - rehearsed.neutral.loss > 1.5
+    assert len(rehearsed.tried) <= QUERIES
 
 
 def test_crossings_go_on_along_the_sum_of_the_gradients_that_they_lead_to() -> None:

@@ -24,7 +24,7 @@ from fedbench.experiment.measurements import Round
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
-from fedbench.payload import FloatVectors, GatedVectors, Payload
+from fedbench.payload import FloatVectors, GatedVectors, Payload, Rankings
 from fedbench.run import begin, play_round
 from fedbench.testing import example_context
 from fedbench.testing.contracts import example_rehearsal
@@ -39,7 +39,7 @@ from fedbench_attacks.auto import (
 )
 from fedbench_attacks.crafted import Origin, honest_rows, mean_answer
 from fedbench_attacks.metered import Metered
-from fedbench_attacks.rankings import crossing
+from fedbench_attacks.rankings import cheap_crossings, crossing
 from fedbench_attacks.typical import typical
 from fedbench_defenses.alignins import AlignIns
 from fedbench_defenses.mean import Mean
@@ -191,6 +191,41 @@ def test_edges_are_carried_over_the_cut_where_that_raises_the_loss() -> None:
     s = torch.tensor([10.0, 11.0, 12.0, 13.0])
     g = torch.tensor([0.5, 0.25, -1.0, 0.5])
     assert crossing(s, g, 2, 1, 1.0).tolist() == [3.0, 1.0, 0.0, 2.0]
+
+
+def test_edges_that_do_most_for_their_way_cross_first_and_none_beyond_the_room() -> None:
+    # The cut is at 2.5, ways are 1.2 times as long as to it: 3, 1.8, 0.6 and back. Edges 1 and 3
+    # would lower the loss. Gradients per squared way are 8 / 9, 1 / 0.36, 2 / 3.24 and 1 / 9.
+    own = Rankings(torch.arange(6, dtype=torch.int32).expand(2, -1), (6,))
+    s = torch.arange(6.0)
+    g = torch.tensor([8.0, -1.0, 1.0, 1.0, -2.0, -1.0])
+    model = {"layer": torch.tensor([0.0, 0.0, 0.0, -1.0, 1.0, -1.0])}
+    rows = [cheap_crossings(s, s, g, model, own, 2, room).tolist() for room in (9.3, 9.4, 12.7)]
+    expected = [[0, 1, 2.6, 3, 4, 5], [3, 1, 2.6, 3, 4, 5], [3, 1, 2.6, 3, 2.2, 5]]
+    assert rows == [pytest.approx(row) for row in expected]
+    # Where colluders send half of the rows ways are twice as long: edges 0 and 5 are out of reach.
+    row = cheap_crossings(s, s, g, model, own, 4, 99.0).tolist()
+    assert row == pytest.approx([0, 1, 3.2, 3, 0.4, 5])
+
+
+@pytest.mark.parametrize(
+    ("defense", "tried"),
+    [("multi-krum:f=3", True), ("centered-clipping", True), ("mean", False), ("median", False)],
+)
+def test_cheap_crossings_are_tried_where_a_rule_looks_at_whole_rows(
+    defense: str, tried: bool
+) -> None:
+    _, rehearsed = rehearsed_round(protocol="fsl", defense=defense)
+    assert any(name.startswith("cheap crossing") for name in rehearsed.candidates()) == tried
+
+
+def test_rankings_near_the_mean_go_on_where_a_rule_leaves_out_what_is_far() -> None:
+    # They add 2.5 in the end. Without them the best push adds 0.32, and crossings 0.06.
+    _, rehearsed = rehearsed_round(protocol="fsl", defense="multi-krum:f=3")
+    best = rehearsed.best()
+    assert best.name.startswith("cheap crossing climbed")
+    assert best.loss - rehearsed.neutral.loss > 1.5
+    assert len(rehearsed.tried) <= QUERIES
 
 
 def test_crossings_go_on_along_the_sum_of_the_gradients_that_they_lead_to() -> None:

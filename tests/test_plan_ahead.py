@@ -21,7 +21,7 @@ from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import FloatVectors
 from fedbench.run import begin, play_round
-from fedbench_attacks.auto import installed
+from fedbench_attacks.copied import installed
 from fedbench_attacks.plan_ahead import (
     STEPS,
     PlanAhead,

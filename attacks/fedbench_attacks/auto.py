@@ -2,9 +2,9 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -12,14 +12,15 @@ from torch import Tensor
 
 from fedbench.api import Attack, AttackView, Knowledge, Local, Tier
 from fedbench.core import registry
-from fedbench.core.errors import UnknownPluginError, require
+from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout
 from fedbench.payload import Payload, Rankings, TopRankings
 
+from .copied import importable, installed
 from .crafted import Origin, honest_rows, mean_answer, sender, split, unit
 from .metered import Exhausted, Metered
-from .rankings import crossings
+from .rankings import cheap_crossings, crossings
 from .scalars import tree_after
 from .typical import typical
 
@@ -56,6 +57,7 @@ class Auto(Attack):
       honest rows have in common: lengths, agreement of signs, angle to the model (`typical`);
     - one push along that gradient so far that a model which follows it has no finite scores;
     - of rankings, those that carry edges over the cut whose change raises the loss (`crossing`);
+      where a rule looks at whole rows, also near the mean only the cheapest (`cheap_crossings`);
     - what each installed attack would send that trains as honest clients do, sends no raw bytes and
       needs no more knowledge: from 50 queries on if it asks the rule, never if it rehearses too.
 
@@ -172,6 +174,8 @@ class Rehearsed:
         self.plain: Origin | None = None
         rule = view.defense and view.defense.rule
         filters = bool(rule and rule.traits().detects and not rule.tolerates(view.n))
+        # A sum, or a rule by column, does not ask how far a whole row is.
+        self.whole = bool(rule and not (rule.traits().reads_sum or rule.traits().columns))
         if filters and len(view.own) > 1:
             own = view.own.values().to(rows) if wire else view.updates
             sends = split(send, self.origins[0].base, own)
@@ -275,6 +279,8 @@ class Rehearsed:
         if isinstance(self.view.own, Rankings | TopRankings):
             for share in (1.0, 0.3):
                 tries[f"crossing {share:g}"] = partial(self.cross, f"crossing {share:g}", g, share)
+            for room in (1.0, 0.5, 2.0) if self.whole else ():
+                tries[f"cheap crossing {room:g}"] = partial(self.cross_cheaply, room, g)
         elif self.free:
             tries["overflow"] = self.overflow
         pushes: list[tuple[Origin, str, Tensor | None]] = [
@@ -347,6 +353,20 @@ class Rehearsed:
         row = crossings(sums, gradient, self.view.deployed(self.neutral.answer), own, share)
         return self.rate(name, own.nearest(row.expand(len(own), -1)), row)
 
+    @cached_property
+    def middle(self) -> Tried:
+        """Messages that all are the ranking of the mean."""
+        return self.rate("mean", self.origins[0].send(self.origins[0].base))
+
+    def cross_cheaply(self, room: float, gradient: Tensor, which: str = "") -> Tried:
+        """Try the ranking of `cheap_crossings`, in a room in squares of an honest distance."""
+        own: Any = self.view.own
+        model = self.view.deployed(self.middle.answer)
+        base = self.middle.sent.values()[0]
+        most = room * self.origins[0].size ** 2
+        row = cheap_crossings(base, self.middle.answer, gradient, model, own, self.view.n, most)
+        return self.rate(f"cheap crossing {which}{room:g}", self.origins[0].send(row), row)
+
     def copy(self, name: str) -> None:
         """Try what an installed attack would send."""
         view = self.view
@@ -392,10 +412,15 @@ class Rehearsed:
         for few exchanges, and a crossing makes thousands.
         """
         tried = max(self.pushes(), key=lambda tried: tried.loss)
+        again = partial(self.cross, "crossing 1 climbed", share=1.0)
+        crossed = [t for t in self.pushes() if "crossing" in t.name] or [tried]
+        kind, _, room = max(crossed, key=lambda tried: tried.loss).name.rpartition(" ")
+        if kind == "cheap crossing":
+            again = partial(self.cross_cheaply, float(room), which="climbed ")
         total = unit(self.gradient)
         while self.passes > self.reserved:
             total = total + unit(self.slope(self.y, tried.answer))
-            tried = self.cross("crossing 1 climbed", total, 1.0)
+            tried = again(total)
 
     def pushes(self) -> list[Tried]:
         """Return all pushes that were tried."""
@@ -473,28 +498,3 @@ def balanced(y: Tensor, key: Key) -> Tensor:
         rows = by_class[i % len(by_class)]
         drawn.append(rows[i // len(by_class) % len(rows)])
     return torch.stack(drawn)
-
-
-def importable(names: Iterable[str]) -> dict[str, type[Attack]]:
-    """Return the classes of installed attacks by name, without those that cannot be imported."""
-    classes = {}
-    for name in names:
-        try:
-            classes[name] = registry.plugin("attack", name)
-        except UnknownPluginError:  # of another package, which is broken
-            continue
-    return classes
-
-
-def installed(alphabet: type[Payload], allowed: Knowledge) -> list[str]:
-    """Return the installed attacks on an alphabet that need no other training or knowledge."""
-    names = []
-    for name, plugin in importable(registry.names("attack")).items():
-        if not issubclass(alphabet, plugin.accepts) or plugin.trigger is not Attack.trigger:
-            continue
-        attack = registry.load("attack", name)
-        needs = attack.needs()
-        rehearses = needs.defense and needs.data  # no budget would count its gradients
-        if not (attack.idle or attack.trains or rehearses) and allowed.covers(needs):
-            names.append(name)
-    return names

@@ -29,7 +29,7 @@ from fedbench.executors.conv_kernels import (
     measured,
 )
 from fedbench.executors.factory import choose, executor, question_of
-from fedbench.executors.training import Loop, Schedule
+from fedbench.executors.training import Loop, Schedule, in_bfloat16
 from fedbench.executors.vmap import Padded, Stacked, footprint
 from fedbench.models.network import ConvNet, Convolve
 from fedbench.protocols.fedavg import FedAvg
@@ -322,6 +322,7 @@ def test_products_in_bfloat16_stay_so_and_are_timed_as_such(answers: Path) -> No
 
     measured(NETWORK, ConvLoad(CPU, 2, 3, half=True), {"groups": noted, "matrices": noted})
     assert seen == {torch.bfloat16}
+    assert in_bfloat16(noted)(x, weight, bias).dtype == torch.bfloat16
     for engine in (
         Stacked(FedAvg(), SHARED, PLAN, precision="bf16"),
         Stacked(FedKSeed(), SHARED, PLAN, precision="bf16"),  # its losses have no gradient

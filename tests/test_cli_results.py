@@ -166,16 +166,21 @@ def test_a_board_and_a_folder_of_records_are_told_apart_and_each_is_sent_to_its_
     entries = board / "closed" / "tiny"
     entries.mkdir(parents=True)
     (entries / "fedavg-0123456789ab.json").write_text("{}")  # which is no record
-    asked = "must be a folder of records, got that of a leaderboard; see fedbench leaderboard rank"
     for folder in (board, entries):
-        assert mistake("results", folder) == f"{folder} {asked} '{board}'"
-        assert command("plot", folder)[2].endswith(f"{folder} {asked} '{board}'\n")
+        asked = (
+            f"{folder} must be a folder of records, got that of a leaderboard; give the board to "
+            "fedbench leaderboard rank"
+        )
+        assert mistake("results", folder) == asked
+        assert command("plot", folder)[2].endswith(f"{asked}\n")
     inside = board / "results"  # where a store may lie
     inside.mkdir()
     assert command("results", inside)[:2] == (0, "no cells\n")
+    asked = "rules, got a folder of records; give it to fedbench results or fedbench leaderboard"
     for verb in ("rank", "render", "check"):
-        refusal = mistake("leaderboard", verb, store)
-        assert f"rules, got a folder of records; see fedbench results {store}, or" in refusal
+        assert mistake("leaderboard", verb, store).endswith(f"{asked} submit")
+    absent = store / "absent"  # of which its folder says nothing
+    assert "rules, got none; run it in" in mistake("leaderboard", "check", absent)
 
 
 def test_several_stores_are_as_one_in_which_a_run_counts_once(

@@ -229,6 +229,8 @@ def test_rows_that_were_clipped_to_one_norm_tie_for_cge_though_they_are_rounded(
         assert len(set(norms(rows, torch.zeros(50))[4:].tolist())) == 3  # by rounding alone
         expected = (rows[:4].sum(dim=0) + rows[4:].mean(dim=0)) / 5  # three share the last place
         torch.testing.assert_close(answer(ARC(f=2).before(CGE(f=2)), x, view_of(x)), expected)
+        expected = (rows[:4].sum(dim=0) + 2 * rows[4:].mean(dim=0)) / 6  # and the last two here
+        torch.testing.assert_close(answer(ARC(f=2).before(CGE(f=1)), x, view_of(x)), expected)
 
 
 def test_nna_counts_the_server_among_the_nodes_and_follows_f_plus_1_rows_at_most() -> None:

@@ -1046,6 +1046,8 @@ def test_bars_lie_below_all_lines_of_the_name_of_their_system() -> None:
     assert [y for y, _ in first.placed] == [3.5, 4.5]
     assert second.top == pytest.approx(5.5 + bars.GROUP_GAP)
     assert [y for y, _ in second.placed] == [second.top + 1]
+    lowest = 4.5 + 0.5  # its lower end, in lanes
+    assert bars.height([first]) == pytest.approx(bars.LANE * (lowest + bars.GROUP_GAP / 2))
 
 
 # what a reader may choose

@@ -183,7 +183,11 @@ def test_what_is_missing_since_code_changed_is_counted_before_a_sweep(
     for seed, name in ((0, "0" * 16), (2, "1" * 16)):
         scenario = Run(cell, seed).resolved
         sample_record(scenario, [sample_round(0, 0.5)], {}, id=name).write(tmp_path)
-    (tmp_path / "notes.json").write_text("{")
+    begin = runs[1].file_name.removesuffix(f"{runs[1].id}.json")
+    (tmp_path / f"{begin}{'2' * 16}.json").write_text("{")
+    scenario = runs[1].resolved
+    edited = sample_record(scenario, [sample_round(0, 0.5)], {}, id="3" * 16).write(tmp_path)
+    edited.write_text(edited.read_text().replace('"accuracy": 0.5', '"accuracy": 0.9'))
     assert Store(tmp_path).by_other_code(runs) == 1
     foresee(Console(width=200), runs, tmp_path, Options(device="cpu"), 1)
     others = "another version of fedbench or of a plug-in played 1 of the others"

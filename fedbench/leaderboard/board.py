@@ -10,7 +10,6 @@ import gzip
 import json
 import os
 import re
-import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,7 +53,9 @@ def find(path: Path) -> Path:
         if has_rules(folder):
             return folder
     remedy = "none; run it in a clone of the repository, or name its folder"
-    got = lacking(path if path.is_dir() else path.parent) or remedy
+    folder = path if os.path.isdir(path) else path.parent
+    there = lacking(folder) if os.path.exists(path) else None
+    got = there or remedy
     raise ConfigError(f"{path} must belong to a board, a folder with rules, got {got}")
 
 
@@ -68,10 +69,9 @@ def require_no_board(folders: Iterable[Path]) -> None:
         for board in (absolute, *absolute.parents):
             below = absolute.relative_to(board).parts
             if has_rules(board) and (not below or below[0] in DIVISIONS):
-                whole = shlex.quote(str(board if below else folder))
                 raise ConfigError(
-                    f"{folder} must be a folder of records, got that of a leaderboard; see "
-                    f"fedbench leaderboard rank {whole}"
+                    f"{folder} must be a folder of records, got that of a leaderboard; give the "
+                    "board to fedbench leaderboard rank"
                 )
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -229,10 +228,7 @@ def lacking(folder: Path) -> str | None:
     for path in sorted(folder.glob("*.json"))[:3]:
         with suppress(ConfigError):
             read(path)
-            return (
-                f"a folder of records; see fedbench results {shlex.quote(str(folder))}, or "
-                "fedbench leaderboard submit"
-            )
+            return "a folder of records; give it to fedbench results or fedbench leaderboard submit"
     return None
 
 

@@ -9,11 +9,11 @@ from typing import BinaryIO, Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedbench.core.errors import ConfigError, PluginError
-from fedbench.core.files import writable, write_atomically
+from fedbench.core.files import read_limited, writable, write_atomically
 from fedbench.experiment.availability import Trace, parse
 from fedbench.experiment.cells import Run
 from fedbench.experiment.checkpoints import Checkpoint
-from fedbench.experiment.record import Record, read
+from fedbench.experiment.record import MAX_RECORD_BYTES, Record, read
 from fedbench.experiment.scenario import Scenario
 from fedbench.results.extract import sealed
 
@@ -44,6 +44,12 @@ class Failure(BaseModel):
             return self.message
         first = self.message.splitlines()[0] if self.message.strip() else ""
         return f"{self.error}: {first}" if first else self.error
+
+
+class _Played(BaseModel):
+    """What a record says was played."""
+
+    scenario: Scenario
 
 
 class Store:
@@ -100,15 +106,18 @@ class Store:
     def by_other_code(self, missing: Iterable[Run]) -> int:
         """Count the runs without a record that another version of fedbench or a plug-in played.
 
-        Such a record has the same scenario and another id. Every file is read once.
+        Such a record has the same scenario and another id. Only its scenario is parsed, since a
+        store may have ten thousand of them.
         """
         runs = list(missing)
         begins = {run.file_name.removesuffix(f"{run.id}.json") for run in runs}
         played = set()
         for path in self.folder.glob("*.json"):
             if f"{path.name.rpartition('-')[0]}-" in begins:
-                with suppress(ConfigError):
-                    played.add(read(path).scenario)
+                with suppress(ConfigError, ValidationError):
+                    data = read_limited(path, MAX_RECORD_BYTES)
+                    if sealed(data):
+                        played.add(_Played.model_validate_json(data).scenario)
         return sum(run.resolved in played for run in runs)
 
     def record(self, run: Run) -> Record:

@@ -248,6 +248,8 @@ def test_a_record_says_in_a_few_lines_what_was_run_and_what_came_out() -> None:
     assert record.summary()["run"] == f"50 clients, {len(record.rounds)} rounds, seed 3"
     first = record.model_copy(update={"rounds": record.rounds[:1]})
     assert first.summary()["run"] == "50 clients, 1 round, seed 3"
+    alone = first.scenario.model_copy(update={"clients": 1})
+    assert first.model_copy(update={"scenario": alone}).summary()["run"].startswith("1 client, ")
     assert made().summary()["defense"] == "mean"
     assert made(vote=True).summary()["defense"] == "vote"
 

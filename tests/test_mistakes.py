@@ -103,6 +103,7 @@ TYPED: list[tuple[str, str]] = [
     ("attack -a alie,ipm", "'alie,ipm' is not installed; for several repeat the option, each with"),
     ("attack -d 'nnm + krum'", "'nnm + krum' is not installed; a chain is written nnm+krum"),
     ("attack -d nnm,krum", "'nnm,krum' is not installed; a chain is written nnm+krum"),
+    ("attack -d nnm,mutli-krum", "'nnm,mutli-krum' is not installed; did you mean"),
     ("attack -d krum,median", "'krum,median' is not installed; for several repeat the option"),
     (
         "attack --dataset digits,mnist",

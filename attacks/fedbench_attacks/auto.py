@@ -408,8 +408,8 @@ class Rehearsed:
     def recross(self) -> None:
         """Cross along a sum of gradients, and add that of the model to which each crossing leads.
 
-        The sum begins with those after the honest round and after the best push. A gradient holds
-        for few exchanges, and a crossing makes thousands.
+        They are of the kind that did most, cheap or not. The sum begins with the gradients after
+        the honest round and the best push: one holds for few exchanges, a crossing has thousands.
         """
         tried = max(self.pushes(), key=lambda tried: tried.loss)
         again = partial(self.cross, "crossing 1 climbed", share=1.0)

@@ -47,7 +47,7 @@ class Failure(BaseModel):
 
 
 class _Played(BaseModel):
-    """What a record says was played."""
+    """Part of a record that says what was played."""
 
     scenario: Scenario
 

@@ -297,12 +297,18 @@ def test_a_pretrained_module_learns_by_factors_and_gets_the_merged_weights_back(
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"adapter": "dora"}, r"--adapter must be none or lora, as in lora:rank=4, got 'dora'"),
-    ({"adapter": "none:rank=4"}, "--adapter must be none or lora"),
-    ({"adapter": "lora:rank=0"}, "--adapter lora:rank must be >= 1, got 0"),
-    ({"adapter": "lora:rank=1048576"}, r"--adapter lora:rank must be < 2\*\*20, got 1048576"),
-    ({"adapter": "lora:alpha=-1"}, "--adapter lora:alpha must be > 0, got -1"),
-    ({"adapter": "lora:r=4"}, "--adapter lora has no parameter 'r'; parameters: rank, alpha"),
+    ({"adapter": "dora"}, r"Scenario.adapter must be none or lora, as in lora:rank=4, got 'dora'"),
+    ({"adapter": "none:rank=4"}, "Scenario.adapter must be none or lora"),
+    ({"adapter": "lora:rank=0"}, "Scenario.adapter lora:rank must be >= 1, got 0"),
+    (
+        {"adapter": "lora:rank=1048576"},
+        r"Scenario.adapter lora:rank must be < 2\*\*20, got 1048576",
+    ),
+    ({"adapter": "lora:alpha=-1"}, "Scenario.adapter lora:alpha must be > 0, got -1"),
+    (
+        {"adapter": "lora:r=4"},
+        "Scenario.adapter lora has no parameter 'r'; parameters: rank, alpha",
+    ),
     ({"protocol": "feddrop"}, "feddrop must train whole weights"),
     ({"protocol": "hidenseek"}, "hidenseek must train whole weights"),
     ({"model": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10))}, "before its last layer"),

@@ -481,7 +481,7 @@ def test_a_mark_over_epsilon_has_the_interval_of_its_seeds_at_its_power_of_ten()
 
 
 def table_of(lasts: dict[str, dict[str, float]], protocol: str = "fedavg") -> list[summary.Row]:
-    """What each attack leaves of a protocol with each rule."""
+    """Rows of one protocol, with the accuracy that each attack leaves of each rule."""
     cells = {(r, a): x for r, found in lasts.items() for a, x in found.items()}
     return ended({cell(protocol, rule, attack): x for (rule, attack), x in cells.items()})
 

@@ -312,7 +312,8 @@ def products(precision: Precision) -> Iterator[None]:
 def in_bfloat16(convolve: Convolve) -> Convolve:
     """Return the convolution of inputs that were cast as `torch.autocast` does.
 
-    Autocast itself sees no convolution that `torch.vmap` maps without a gradient.
+    Autocast itself sees no convolution that `torch.vmap` maps without a gradient. Those of a module
+    of your own stay in float32 there, because they do not ask the step.
     """
 
     def cast(x: Tensor, weight: Tensor, bias: Tensor | None = None, **options: int) -> Tensor:

@@ -52,10 +52,10 @@ def find(path: Path) -> Path:
     for folder in (absolute, *absolute.parents):
         if has_rules(folder):
             return folder
-    remedy = "none; run it in a clone of the repository, or name its folder"
-    folder = path if os.path.isdir(path) else path.parent
-    there = lacking(folder) if os.path.exists(path) else None
-    got = there or remedy
+    got = None
+    if os.path.exists(path):
+        got = lacking(path if os.path.isdir(path) else path.parent)
+    got = got or "none; run it in a clone of the repository, or name its folder"
     raise ConfigError(f"{path} must belong to a board, a folder with rules, got {got}")
 
 

@@ -6,6 +6,7 @@ cluster of two nodes is in ``test_remote_cluster.py``.
 
 import dataclasses
 import importlib.util
+import os
 import pickle
 import sys
 from collections import Counter
@@ -22,6 +23,7 @@ from ray_cluster import numbers
 from fedbench.api import ServerView
 from fedbench.core.errors import ConfigError, PluginError, Unavailable
 from fedbench.core.rng import Key
+from fedbench.executors.cluster import imported
 from fedbench.executors.factory import require_device, require_known
 from fedbench.experiment import remote, remote_process, shards
 from fedbench.experiment.checkpoints import Checkpoint
@@ -353,6 +355,19 @@ def test_what_does_not_go_together_is_refused_in_a_line(monkeypatch: pytest.Monk
         play(SMALL, device="cpu", executor="ray")
     assert Options(executor="ray").processes(6) == 1
     assert Options(executor="ray", workers=2).processes(6) == 2
+
+
+def test_a_cluster_that_starts_here_deletes_answers_soon_unless_its_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "RAY_free_objects_period_milliseconds"  # Ray reads it when its processes start
+    monkeypatch.setitem(sys.modules, "ray", HereAndNow(0))
+    monkeypatch.delenv(name, raising=False)
+    imported("--executor ray")
+    assert 0 < int(os.environ[name]) <= 100  # by default 1000, in which 100 MiB of answers come
+    monkeypatch.setenv(name, "500")
+    imported("--executor ray")
+    assert os.environ[name] == "500"
 
 
 @pytest.mark.parametrize(

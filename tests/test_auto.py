@@ -28,18 +28,11 @@ from fedbench.payload import FloatVectors, GatedVectors, Payload, Rankings
 from fedbench.run import begin, play_round
 from fedbench.testing import example_context
 from fedbench.testing.contracts import example_rehearsal
-from fedbench_attacks.auto import (
-    PASSES,
-    QUERIES,
-    SAMPLES,
-    Auto,
-    Past,
-    Rehearsed,
-    balanced,
-)
+from fedbench_attacks.auto import PASSES, QUERIES, Auto, Past, Rehearsed
 from fedbench_attacks.crafted import Origin, honest_rows, mean_answer
 from fedbench_attacks.metered import Metered
 from fedbench_attacks.rankings import cheap_crossings, crossing
+from fedbench_attacks.samples import SAMPLES, balanced
 from fedbench_attacks.typical import typical
 from fedbench_defenses.alignins import AlignIns
 from fedbench_defenses.mean import Mean

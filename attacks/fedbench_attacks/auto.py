@@ -13,7 +13,6 @@ from torch import Tensor
 from fedbench.api import Attack, AttackView, Knowledge, Local, Tier
 from fedbench.core import registry
 from fedbench.core.errors import require
-from fedbench.core.rng import Key
 from fedbench.core.trees import Layout
 from fedbench.payload import Payload, Rankings, TopRankings
 
@@ -21,12 +20,12 @@ from .copied import importable, installed
 from .crafted import Origin, honest_rows, mean_answer, sender, split, unit
 from .metered import Exhausted, Metered
 from .rankings import cheap_crossings, crossings
+from .samples import balanced
 from .scalars import tree_after
 from .typical import typical
 
 QUERIES = 20  # of the server's rule, in a round at budget 1
 PASSES = 6  # gradients over its samples, in a round at budget 1
-SAMPLES = 256  # samples that it rehearses with
 LARGEST = 1e6  # strength of a push, in distances of an honest row from the mean
 OVERFLOW = 1e15  # strength after which sums and products of weights are no finite floats
 SEARCH = 50  # queries from which on attacks that search with the rule are candidates
@@ -133,6 +132,10 @@ class Tried:
     answer: Tensor  # (k,) of the rule
     loss: float  # of the model that is then deployed
     row: Tensor | None = None  # (k,) that was sent, of a push
+    again: "Again | None" = None  # of a crossing: try the same along another gradient
+
+
+Again = Callable[[Tensor], Tried]
 
 
 class Rehearsed:
@@ -192,15 +195,17 @@ class Rehearsed:
     def _compressed(self, row: Tensor) -> Payload:
         return self.view.compress(row.expand(len(self.view.own), -1))
 
-    def rate(self, name: str, sent: Payload, row: Tensor | None = None) -> Tried:
+    def rate(
+        self, name: str, sent: Payload, row: Tensor | None = None, again: "Again | None" = None
+    ) -> Tried:
         """Try messages: ask the rule, and return the loss of the model after the server's step."""
         self.charge(1)
         oracle = self.view.defense
         strict = oracle is not None and oracle.checks == "range"
         if self.tried and not bool(sent.passes("range" if strict else "finite").all()):
-            return Tried(name, sent, self.neutral.answer, -math.inf, row)
+            return Tried(name, sent, self.neutral.answer, -math.inf, row, again)
         answer = oracle.ask(sent, 0) if oracle else mean_answer(self.honest, sent, self.view.n)
-        self.tried.append(Tried(name, sent, answer, self.loss(answer), row))
+        self.tried.append(Tried(name, sent, answer, self.loss(answer), row, again))
         self.view.trace.append((float(len(self.tried)), self.tried[-1].loss))
         return self.tried[-1]
 
@@ -351,7 +356,11 @@ class Rehearsed:
         assert isinstance(own, Rankings | TopRankings)
         sums = self.honest.double().mean(dim=0) * (self.view.n - len(own))
         row = crossings(sums, gradient, self.view.deployed(self.neutral.answer), own, share)
-        return self.rate(name, own.nearest(row.expand(len(own), -1)), row)
+        return self.rate(name, own.nearest(row.expand(len(own), -1)), row, self.cross_again)
+
+    def cross_again(self, gradient: Tensor) -> Tried:
+        """Try a crossing while it climbs."""
+        return self.cross("crossing 1 climbed", gradient, 1.0)
 
     @cached_property
     def middle(self) -> Tried:
@@ -365,7 +374,9 @@ class Rehearsed:
         base = self.middle.sent.values()[0]
         most = room * self.origins[0].size ** 2
         row = cheap_crossings(base, self.middle.answer, gradient, model, own, self.view.n, most)
-        return self.rate(f"cheap crossing {which}{room:g}", self.origins[0].send(row), row)
+        again = partial(self.cross_cheaply, room, which="climbed ")
+        name = f"cheap crossing {which}{room:g}"
+        return self.rate(name, self.origins[0].send(row), row, again)
 
     def copy(self, name: str) -> None:
         """Try what an installed attack would send."""
@@ -412,11 +423,9 @@ class Rehearsed:
         the honest round and the best push: one holds for few exchanges, a crossing has thousands.
         """
         tried = max(self.pushes(), key=lambda tried: tried.loss)
-        again = partial(self.cross, "crossing 1 climbed", share=1.0)
-        crossed = [t for t in self.pushes() if "crossing" in t.name] or [tried]
-        kind, _, room = max(crossed, key=lambda tried: tried.loss).name.rpartition(" ")
-        if kind == "cheap crossing":
-            again = partial(self.cross_cheaply, float(room), which="climbed ")
+        crossed = [t for t in self.pushes() if t.again]
+        again = max(crossed, key=lambda t: t.loss).again if crossed else None
+        again = again or self.cross_again
         total = unit(self.gradient)
         while self.passes > self.reserved:
             total = total + unit(self.slope(self.y, tried.answer))
@@ -424,9 +433,8 @@ class Rehearsed:
 
     def pushes(self) -> list[Tried]:
         """Return all pushes that were tried."""
-        return [
-            t for t in self.tried if t.row is not None and len(t.row) == len(self.origins[0].base)
-        ]
+        width = len(self.origins[0].base)
+        return [t for t in self.tried if t.row is not None and len(t.row) == width]
 
     def refine(self) -> None:
         """Search the strength of the best push, in steps that shrink to 5 percent."""
@@ -484,17 +492,3 @@ class Rehearsed:
         update = torch.where(view.idle[0] != 0, at, at - start)
         values = self._compressed(update).values().to(torch.float64)
         return values.mean(dim=0).to(answers[0])
-
-
-def balanced(y: Tensor, key: Key) -> Tensor:
-    """Return 256 positions in the labels ``y (N,)``, of every class equally many, within one.
-
-    Its clients' labels are skewed: what hurts on them as they are may not hurt everybody's.
-    """
-    order = key.permutation(len(y)).to(y.device)
-    by_class = [order[y[order] == label] for label in sorted(set(y.tolist()))]
-    drawn = []
-    for i in range(SAMPLES):
-        rows = by_class[i % len(by_class)]
-        drawn.append(rows[i // len(by_class) % len(rows)])
-    return torch.stack(drawn)

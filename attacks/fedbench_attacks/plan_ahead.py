@@ -24,8 +24,8 @@ from fedbench.payload import (
     SparseVectors,
 )
 
-from .auto import balanced
 from .crafted import Origin, honest_rows, unit
+from .samples import balanced
 
 STEPS = 3  # of gradient descent that stand for the honest training of a round
 CLIMBS = 5  # steps along gradients through all rounds, in each round

@@ -34,6 +34,15 @@ def with_bits(messages: Any, bits: Tensor) -> Any:
     return dataclasses.replace(messages, **{field: bits.expand(len(messages), -1).clone()})
 
 
+def numbers_of(bits: Tensor, signed: bool) -> Tensor:
+    """Return 0 and 1, or if ``signed`` -1 and +1, float32, in the shape of the bool ``bits``.
+
+    They are bytes before they are floats: PyTorch converts these several times as fast as bool.
+    """
+    x = bits.view(torch.int8)
+    return (x * 2 - 1 if signed else x).to(torch.float32)
+
+
 def has_bits_alone(form: Payload) -> bool:
     """Return whether messages of this form are bits, and nothing else beside them."""
     return isinstance(form, BinaryMasks | SignBits) and form.bounded
@@ -53,7 +62,7 @@ class SignBits(PackedBits):
 
     def values(self) -> Tensor:
         """Return -1 and +1, ``(n, d)`` float32."""
-        return self.positive.to(torch.float32) * 2 - 1
+        return numbers_of(self.positive, signed=True)
 
     def nearest(self, values: Tensor) -> Self:
         """Return the signs; 0 is as close to both and becomes +1."""
@@ -95,7 +104,7 @@ class ScaledSigns(PackedBits):
 
     def values(self) -> Tensor:
         """Return scaled signs, then the floats, ``(n, d + p)`` float32."""
-        signs = self.positive.to(torch.float32).mul_(2).sub_(1)
+        signs = numbers_of(self.positive, signed=True)
         return torch.cat([signs.mul_(spread(self.scales, self.sizes)), self.rest], dim=1)
 
     def nearest(self, values: Tensor) -> Self:
@@ -153,8 +162,7 @@ class BinaryMasks(PackedBits):
 
     def values(self) -> Tensor:
         """Return the bits, then the floats, ``(n, d + p)`` float32."""
-        bits = self.mask.to(torch.float32)
-        return torch.cat([bits * 2 - 1 if self.signed else bits, self.rest], dim=1)
+        return torch.cat([numbers_of(self.mask, self.signed), self.rest], dim=1)
 
     def nearest(self, values: Tensor) -> Self:
         """Return True above the middle, 1/2 or 0; the middle is as close to both and is False."""
@@ -263,8 +271,7 @@ class NoiseMasks(PackedBits):
 
     def values(self) -> Tensor:
         """Return the masked noise, then the floats, ``(n, d + p)`` float32."""
-        bits = self.mask.to(torch.float32)
-        symbols = bits.mul_(2).sub_(1) if self.signed else bits
+        symbols = numbers_of(self.mask, self.signed)
         return torch.cat([symbols.mul_(self.noises()), self.rest], dim=1)
 
     def nearest(self, values: Tensor) -> Self:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedbench.core.copies import copied_to
 from fedbench.core.tiling import column_sums, tiles
 from fedbench.payload.base import Payload
-from fedbench.payload.bits import BinaryMasks, bits_of, has_bits_alone
+from fedbench.payload.bits import BinaryMasks, bits_of, has_bits_alone, numbers_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +122,7 @@ class FoldedMessages:
 
     def bits_as_values(self, bits: Tensor) -> Tensor:
         """Return the numbers, float32, that these ``bits`` stand for in the messages."""
-        x = bits.to(torch.float32)
-        return 2 * x - 1 if _signed(self.form) else x
+        return numbers_of(bits, _signed(self.form))
 
 
 def _both(first: Tensor | None, second: Tensor | None) -> Tensor | None:

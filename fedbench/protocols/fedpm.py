@@ -28,6 +28,7 @@ from fedbench.core.errors import require
 from fedbench.core.rng import Key, coins
 from fedbench.core.trees import Layout, Tree
 from fedbench.payload import BinaryMasks, FewValues, FloatVectors, Payload
+from fedbench.payload.bits import numbers_of
 from fedbench.payload.packets import code_bits
 from fedbench.protocols.fsl import (
     WeightInit,
@@ -257,7 +258,7 @@ class ScoreTraining(Protocol[Belief]):
 
     def symbols(self, bits: Tensor) -> Tensor:
         """Return ``(d,)`` floats that the bits stand for."""
-        return bits.float()
+        return numbers_of(bits, signed=False)
 
     def _network(self, shared: Shared, bits: Tensor, statistics: Tensor) -> Tree:
         masked = masked_network(shared, self.frozen(shared), self.symbols(bits))

@@ -13,6 +13,7 @@ from fedbench.core.registry import UNWRITTEN
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.payload import BinaryMasks, Payload
+from fedbench.payload.bits import numbers_of
 from fedbench.payload.packets import code_bits
 from fedbench.protocols.fedpm import Belief, ScoreTraining, straight_through
 from fedbench.protocols.fsl import (
@@ -148,4 +149,4 @@ class HideNSeek(ScoreTraining):
 
     def symbols(self, bits: Tensor) -> Tensor:
         """Map bits to the signs -1 and +1."""
-        return bits.float() * 2 - 1
+        return numbers_of(bits, signed=True)

@@ -75,7 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--systems", nargs="+", default=SYSTEMS, help="PROTOCOL+RULE")
     parser.add_argument("--also", nargs="*", default=[], metavar="ATTACK", help="more attacks")
-    parser.add_argument("--ahead", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--ahead", type=int, nargs="*", default=[1, 4])
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(6)))
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--model", help="a model of fedbench; without it 64-64-10 with ReLU")
@@ -83,7 +83,7 @@ def main() -> None:
     attacks = {"none": "none", "auto": "auto"}
     for k in options.ahead:
         attacks[f"planned, {counted(k, 'round')}"] = f"plan-ahead:ahead={k},rounds={options.rounds}"
-    if options.ahead[-1] > 1:
+    if options.ahead and options.ahead[-1] > 1:
         k = options.ahead[-1]
         attacks[f"planned, {counted(k, 'round')}, end unknown"] = f"plan-ahead:ahead={k}"
     attacks |= {attack: attack for attack in options.also}

@@ -19,6 +19,7 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
+from fedbench.data.own import from_arrays
 from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.evaluation import evaluate, final_model, settled, validation_accuracy
 from fedbench.experiment.prepare import prepare
@@ -319,6 +320,26 @@ def test_a_scan_needs_validation_data_that_nobody_promised_to_protect(
     with pytest.raises(Incompatible, match=requirement):
         load_plugins(Scenario.of(protocol="fedpm:final=scan", **fields))
     load_plugins(Scenario.of(protocol="fedpm", **fields))
+
+
+def test_a_scan_needs_a_benign_client_whose_validation_sample_is_not_root_data() -> None:
+    # Each of two clients validates on one sample, of which the server draws one as root data.
+    data = from_arrays(torch.zeros(12, 1, 8, 8), torch.arange(12) % 2, normalise=False)
+    fields: dict[str, Any] = {"dataset": data, "model": "micro", "partition": "iid"}
+    fields |= {"clients": 2, "per_round": 2, "malicious": 0.5, "protocol": "fedpm:final=scan"}
+
+    def validating(seed: int, **changes: Any) -> int:
+        """Return with how many samples the benign client validates."""
+        setup = prepare(Scenario(**fields | {"seed": seed} | changes), "cpu")
+        (part,) = setup.population.validating
+        return len(part)
+
+    assert [validating(seed, protocol="fedpm", defense="fltrust") for seed in (2, 3)] == [0, 1]
+    assert validating(3, defense="fltrust") == 1
+    assert validating(2) == 1
+    rule = "must choose on validation samples of benign clients, got none .* of defense fltrust;"
+    with pytest.raises(ConfigError, match=rule):
+        validating(2, defense="fltrust")
 
 
 def test_equal_thresholds_of_a_scan_give_the_one_nearest_to_a_half() -> None:

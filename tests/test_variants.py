@@ -277,6 +277,25 @@ def test_a_fresh_mask_answers_every_128_test_images() -> None:
     assert FedPM().redraws() is None
 
 
+def test_a_final_model_is_validated_by_the_draws_of_the_last_round_on_what_clients_have_left() -> (
+    None
+):
+    setup, state = prepared("fedpm:final=fresh")
+    population = setup.population
+    benign = [i for i in range(10) if not population.malicious[i]]
+    lone = benign[3]
+    nobody = [part[:0] for part in population.validation]
+    only = [*nobody[:lone], population.validation[lone], *nobody[lone + 1 :]]
+    last = setup.secret.key("model", setup.scenario.rounds - 1)
+    model = setup.plugins.protocol.model(setup.shared, state, last)
+    right = answers(setup, model, only[lone])
+    assert len(right) < 128, "one draw answers all"
+    assert 0 < sum(right) < len(right)
+    validated = validation_accuracy(setup.with_population(validation=only), state)
+    assert validated == sum(right) / len(right)
+    assert validation_accuracy(setup.with_population(validation=nobody), state) is None
+
+
 def test_a_scan_takes_the_threshold_that_is_best_on_validation_data() -> None:
     setup, state = prepared("fedpm:final=scan")
     protocol = setup.plugins.protocol

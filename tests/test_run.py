@@ -16,7 +16,7 @@ from torch import Tensor
 
 import fedbench
 from fedbench.adversary.threat_model import malicious_clients
-from fedbench.api import Attack, AttackView, Knowledge, Local, Mechanism
+from fedbench.api import Attack, AttackView, Knowledge, Local, Mechanism, Shared
 from fedbench.core import registry
 from fedbench.core.errors import Incompatible, PluginError
 from fedbench.core.rng import Key
@@ -29,6 +29,7 @@ from fedbench.experiment.compatibility import load_plugins, resolve
 from fedbench.experiment.evaluation import (
     Models,
     evaluate,
+    final_model,
     fixed,
     is_evaluated,
     local_accuracies,
@@ -734,6 +735,17 @@ def test_a_protocol_that_deploys_a_model_for_no_image_is_blamed(size: int) -> No
     requirement = f"redraws in round 3 must return None or a number of images, got {size}"
     with pytest.raises(PluginError, match=requirement):
         models(setup, begin(setup).server, 3)
+
+
+def test_the_final_model_of_an_ensemble_has_all_of_its_members() -> None:
+    class Pair(FedAvg):
+        def model(self, shared: Shared, state: Any, key: Key) -> list[Tree]:  # type: ignore[override]
+            single = super().model(shared, state, key)
+            return [single, {name: 2 * x for name, x in single.items()}]
+
+    setup = with_parts({"model": "micro"}, protocol=Pair())
+    first, second = final_model(setup, begin(setup).server).members
+    assert all(torch.equal(second[name], 2 * x) for name, x in first.items())
 
 
 def test_clients_own_models_are_measured_on_their_own_test_parts_when_they_send() -> None:

@@ -325,6 +325,29 @@ def test_a_scan_takes_the_threshold_that_is_best_on_validation_data() -> None:
     assert settled(*prepared("fedpm"), 5).threshold is None
 
 
+def test_a_scan_never_looks_at_test_samples_and_the_final_model_has_its_threshold() -> None:
+    setup, state = prepared("fedpm:final=scan")
+    protocol = setup.plugins.protocol
+    shared = setup.shared
+    everything = torch.arange(len(setup.population.data))
+    right = {}
+    for threshold in (0.4, 0.6):
+        model = protocol.model(shared, dataclasses.replace(state, threshold=threshold), Key(0))
+        right[threshold] = torch.tensor(answers(setup, model, everything))
+    # Samples that one of two thresholds alone gets right validate, those of the other one test.
+    for best, worst in ((0.4, 0.6), (0.6, 0.4)):
+        validation = (right[best] & ~right[worst]).nonzero()[:, 0]
+        test = (right[worst] & ~right[best]).nonzero()[:, 0]
+        assert min(len(validation), len(test)) > 0
+        parts = {"validation": [validation] * 10, "test": [test] * 10}
+        changed = setup.with_population(**parts)
+        chosen = settled(changed, state, 5)
+        assert chosen.threshold == best
+        (deployed,) = final_model(changed, state).members
+        expected = protocol.model(shared, chosen, Key(0))
+        assert all(torch.equal(leaf, expected[name]) for name, leaf in deployed.items())
+
+
 @pytest.mark.parametrize(
     ("fields", "requirement"),
     [

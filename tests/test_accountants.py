@@ -11,7 +11,7 @@ import torch
 from scipy.special import ndtr, ndtri
 
 import fedbench
-from fedbench.api import DpEvent
+from fedbench.api import DpEvent, Mechanism, Release
 from fedbench.core.errors import ConfigError, Incompatible, NoTheorem, PluginError
 from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.guarantee import NONCOMPLIANT_NOTE, guarantee, priced_as, spend
@@ -534,6 +534,21 @@ def test_a_client_is_charged_for_the_samples_steps_and_symbols_that_it_has() -> 
     flips = Scenario(**BRIEF, protocol="hidenseek", mechanism="randomized-response")
     half = prepare(flips, "cpu")
     assert event_of(half, 300) == FlippedBits(half.shared.weights.d // 2, 0.25)
+
+
+def test_a_mechanism_is_told_the_sizes_of_the_release_that_it_prices() -> None:
+    releases = []
+
+    class Telling(Mechanism):
+        def event(self, release: Release) -> DpEvent | None:
+            releases.append(release)
+            return None
+
+    setup = prepare(Scenario(**BRIEF, epochs=3, batch_size=8), "cpu")
+    plugins = dataclasses.replace(setup.plugins, mechanism=Telling())
+    assert event_of(dataclasses.replace(setup, plugins=plugins), 33) is None
+    d = setup.shared.layout.d
+    assert releases == [Release(d=d, size=33, batch_size=8, steps=3 * 5, clients=8, per_round=4)]
 
 
 def test_noise_of_the_server_is_charged_to_the_round_and_to_no_client() -> None:

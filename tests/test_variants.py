@@ -285,14 +285,21 @@ def test_a_final_model_is_validated_by_the_draws_of_the_last_round_on_what_clien
     benign = [i for i in range(10) if not population.malicious[i]]
     lone = benign[3]
     nobody = [part[:0] for part in population.validation]
-    only = [*nobody[:lone], population.validation[lone], *nobody[lone + 1 :]]
+    only = [*nobody[:lone], torch.arange(128), *nobody[lone + 1 :]]  # which one draw answers
+    seeds = []
+
+    class Noting(FedPM):
+        def model(self, shared: Shared, state: Belief, key: Key) -> Tree:
+            seeds.append(key.seed)
+            return super().model(shared, state, key)
+
+    plugins = dataclasses.replace(setup.plugins, protocol=Noting(final="fresh"))
+    noting = dataclasses.replace(setup, plugins=plugins)
+    validated = validation_accuracy(noting.with_population(validation=only), state)
     last = setup.secret.key("model", setup.scenario.rounds - 1)
+    assert seeds == [last.seed]
     model = setup.plugins.protocol.model(setup.shared, state, last)
-    right = answers(setup, model, only[lone])
-    assert len(right) < 128, "one draw answers all"
-    assert 0 < sum(right) < len(right)
-    validated = validation_accuracy(setup.with_population(validation=only), state)
-    assert validated == sum(right) / len(right)
+    assert validated == sum(answers(setup, model, only[lone])) / 128
     assert validation_accuracy(setup.with_population(validation=nobody), state) is None
 
 

@@ -11,11 +11,11 @@ import torch
 from scipy.special import ndtr, ndtri
 
 import fedbench
-from fedbench.api import DpEvent
+from fedbench.api import DpEvent, Mechanism, Release
 from fedbench.core.errors import ConfigError, Incompatible, NoTheorem, PluginError
 from fedbench.experiment.compatibility import load_plugins
+from fedbench.experiment.guarantee import NONCOMPLIANT_NOTE, guarantee, priced_as, spend
 from fedbench.experiment.guarantee import event as event_of
-from fedbench.experiment.guarantee import guarantee, priced_as, spend
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Privacy, Record
 from fedbench.experiment.scenario import Scenario
@@ -67,6 +67,17 @@ class Overflowing(DpEvent):
 @price.register
 def _(event: Overflowing, participation: Participation, delta: float) -> Any:
     return math.exp(1 / event.z)
+
+
+@dataclasses.dataclass(frozen=True)
+class Boundless(DpEvent):
+    """Event of a plug-in that protects nobody."""
+
+
+@price.register
+def _(event: Boundless, participation: Participation, delta: float) -> PrivacyCost:
+    bounds = {"none": math.inf}
+    return PrivacyCost(math.inf, "none", bounds, "replace-one", participation.visible, math.inf)
 
 
 def test_an_accountant_of_a_plug_in_that_errs_is_named() -> None:
@@ -498,6 +509,108 @@ def test_every_step_of_a_client_in_a_round_is_priced() -> None:
     released = event_of(prepare(scenario, "cpu"), 33)
     assert isinstance(released, GaussianGradients)
     assert (released.steps, released.rate) == (3 * 5, 8 / 33)
+
+
+BRIEF: dict[str, Any] = {"model": "micro", "clients": 8, "per_round": 4, "malicious": 0.0}
+
+
+def test_a_client_is_charged_for_the_samples_steps_and_symbols_that_it_has() -> None:
+    setup = prepare(Scenario(**BRIEF, mechanism="dp-sgd", epochs=3, batch_size=8), "cpu")
+    sizes = setup.population.sizes([2, 0, 1]).int().tolist()
+    assert len(set(sizes)) == 3
+    ledger = Ledger()
+    spend(setup, ledger, [2, 0, 1], torch.tensor([True, True, False]))
+    charged = {
+        i: GaussianGradients(1.0, 8 / n, 3 * math.ceil(n / 8))
+        for i, n in zip([2, 0], sizes, strict=False)
+    }
+    assert ledger.local == {event: {i: 1} for i, event in charged.items()}
+    assert (ledger.rounds, ledger.honest, ledger.central) == (1, 2, {})
+    # decomfl takes one step, whatever the batches; hidenseek sends half of the weights
+    one_step = prepare(Scenario(**BRIEF, protocol="decomfl", mechanism="dp-sgd", epochs=3), "cpu")
+    released = event_of(one_step, 300)
+    assert isinstance(released, GaussianGradients)
+    assert released.steps == 1
+    flips = Scenario(**BRIEF, protocol="hidenseek", mechanism="randomized-response")
+    half = prepare(flips, "cpu")
+    assert event_of(half, 300) == FlippedBits(half.shared.weights.d // 2, 0.25)
+
+
+def test_a_mechanism_is_told_the_sizes_of_the_release_that_it_prices() -> None:
+    releases = []
+
+    class Telling(Mechanism):
+        def event(self, release: Release) -> DpEvent | None:
+            releases.append(release)
+            return None
+
+    setup = prepare(Scenario(**BRIEF, epochs=3, batch_size=8), "cpu")
+    plugins = dataclasses.replace(setup.plugins, mechanism=Telling())
+    assert event_of(dataclasses.replace(setup, plugins=plugins), 33) is None
+    d = setup.shared.layout.d
+    assert releases == [Release(d=d, size=33, batch_size=8, steps=3 * 5, clients=8, per_round=4)]
+
+
+def test_noise_of_the_server_is_charged_to_the_round_and_to_no_client() -> None:
+    setup = prepare(Scenario(**BRIEF, mechanism="dp-fedavg:z=2"), "cpu")
+    ledger = Ledger()
+    spend(setup, ledger, [0, 1], torch.ones(2, dtype=torch.bool))
+    assert (ledger.local, ledger.central, ledger.rounds) == ({}, {GaussianSum(2.0): 1}, 1)
+    # A round has 4 clients on average, so that the noise on its bits is 4 / 20 of one.
+    adaptive = "dp-fedavg:z=0.39,adaptive=true"
+    assert event_of(prepare(Scenario(**BRIEF, mechanism=adaptive), "cpu"), 9) == GaussianSum(
+        0.39, bits=True
+    )
+    with pytest.raises(ConfigError, match=r"DPFedAvg.z must be < 0.4, twice the noise on the bits"):
+        prepare(Scenario(**BRIEF, mechanism="dp-fedavg:z=0.41,adaptive=true"), "cpu")
+
+
+def test_a_guarantee_says_what_was_asked_what_was_priced_and_both_notes() -> None:
+    fields = BRIEF | {"malicious": 1 / 8, "attack": "sign-flip", "delta": 1e-4}
+    setup = prepare(Scenario(**fields, mechanism="dp-fedavg:z=0.001"), "cpu")
+    assert setup.noncompliant_clients == 1
+    ledger = Ledger()
+    spend(setup, ledger, [0, 1], torch.ones(2, dtype=torch.bool))
+    privacy = guarantee(setup, ledger)
+    assert privacy is not None
+    assert list(privacy.bounds) == ["rdp", "gaussian"]
+    assert privacy.winner == "gaussian"
+    assert privacy.epsilon == privacy.bounds["gaussian"] == gdp_epsilon(2 / 0.001, 1e-4)
+    assert privacy.note == f"{IDEAL_NOISE}; {NONCOMPLIANT_NOTE}"
+    assert (privacy.delta, privacy.unit, privacy.sees) == (1e-4, "client", "model")
+    signs = {"protocol": "signsgd", "mechanism": "noisy-sign", "sees": "model"}
+    asked = of_rounds(**signs, model="micro", malicious=0.0, adjacency="zero-out")
+    assert (asked.sees, asked.adjacency, asked.note) == ("model", "zero-out", "")
+    assert asked.paper == asked.bounds["gaussian"]
+
+
+def test_only_the_price_of_a_whole_run_waits_for_the_slow_accountants() -> None:
+    setup = prepare(Scenario(**BRIEF, mechanism="dp-sgd:z=4", epochs=1), "cpu")
+    ledger = Ledger()
+    spend(setup, ledger, [0], torch.ones(1, dtype=torch.bool))
+    brief = guarantee(setup, ledger, slow=False)
+    whole = guarantee(setup, ledger)
+    assert brief is not None
+    assert whole is not None
+    assert (set(brief.bounds), set(whole.bounds)) == ({"rdp"}, {"rdp", "prv"})
+    assert (whole.unit, whole.adjacency) == ("example", "zero-out")
+
+
+def test_stratified_cohorts_are_priced_without_amplification() -> None:
+    central = {"model": "micro", "mechanism": "dp-fedavg:z=2", "malicious": 0.0}
+    random, stratified = (
+        of_rounds(**central, cohorts=cohorts) for cohorts in ("random", "stratified")
+    )
+    assert stratified.bounds == {"gaussian": random.bounds["gaussian"]}
+
+
+def test_an_epsilon_that_is_infinite_is_none_in_a_record() -> None:
+    setup = prepare(Scenario(**BRIEF), "cpu")
+    ledger = Ledger()
+    ledger.add([(0, Boundless())], None)
+    privacy = guarantee(setup, ledger)
+    assert privacy is not None
+    assert (privacy.epsilon, privacy.bounds, privacy.paper) == (None, {"none": None}, None)
 
 
 @pytest.mark.parametrize("sees", ["messages", "model", "sum"])

@@ -1,5 +1,6 @@
 """Clients that drop out: who sends, what is counted and priced, and what is refused."""
 
+import hashlib
 import math
 import re
 from pathlib import Path
@@ -53,6 +54,13 @@ def test_each_client_drops_out_by_a_coin_of_its_own() -> None:
     assert float((times - 700).abs().max()) < 5 * math.sqrt(210)
     counts = torch.tensor([float(len(kept)) for kept in places])
     assert float(counts.var()) == pytest.approx(20 * 0.21, rel=0.2), "independent of each other"
+
+
+def test_a_client_whose_draw_is_the_probability_itself_sends() -> None:
+    # Draws are multiples of 2**-24, so those below p are a share p of all.
+    p = float(Key(0).uniform(1))
+    assert Dropout(p=p).places([7], 0, Key(0)) == [0]
+    assert Dropout(p=p + 2**-24).places([7], 0, Key(0)) == []
 
 
 def test_a_device_of_a_trace_is_there_in_its_rounds_and_clients_share_devices(trace: Path) -> None:
@@ -182,13 +190,16 @@ def test_where_no_theorem_covers_lost_messages_they_are_refused(fields: dict[str
 @pytest.mark.parametrize(
     ("text", "requirement"),
     [
-        ("sometimes", "one of none, dropout, trace"),
+        ("sometimes", "one of none, dropout, trace, got 'sometimes'; use dropout:p=0.1"),
         ("dropout:p=0", r"dropout:p must be in \(0, 1\), got 0"),
         ("dropout:p=1", r"dropout:p must be in \(0, 1\), got 1"),
         ("dropout:p=often", "dropout:p must be a number, got 'often'"),
         ("dropout:q=0.5", "no parameter 'q'"),
         ("trace", "the path of a file"),
-        ("trace:file=a.csv,sha256=12", "64 hex digits"),
+        *(
+            (f"trace:file=a.csv,sha256={digest}", "64 lower-case hex digits")
+            for digest in ("12", 63 * "a", 65 * "a", 64 * "A")
+        ),
         ("trace:file=a\n.csv", "one printable line"),
     ],
 )
@@ -202,8 +213,11 @@ def test_what_is_no_availability_is_refused_without_a_file(text: str, requiremen
     [
         ("", "the columns device, first, last"),
         ("device,first\n0,1\n", "the columns device, first, last"),
+        ("first,device,last\n0,0,1\n", "the columns device, first, last"),
+        ("device,first,last,more\n0,0,1,1\n", "the columns device, first, last"),
         ("device,first,last\n", "a line for a device"),
         ("device,first,last\n0,1\n", "in line 2, got '0,1'"),
+        ("device,first,last\n0,0,1,1\n", "in line 2, got '0,0,1,1'"),
         ("device,first,last\n0,0,5\n1,3,2\n", "in line 3, got '1,3,2'"),
         ("device,first,last\n\n0,0,5\n\n1,3,2\n", "in line 5, got '1,3,2'"),
         ("device,first,last\n0,-1,2\n", "in line 2"),
@@ -218,6 +232,7 @@ def test_what_is_no_availability_is_refused_without_a_file(text: str, requiremen
             "number devices from 0, got 1000000 as one of 2",
         ),
         ("device,first,last\n\udcff,0,9\n", "CSV in UTF-8"),
+        ("device,first,last\n0,0,9\r1,0,9\n", "CSV in UTF-8, got new-line character"),
     ],
 )
 def test_a_file_that_is_no_trace_is_refused(content: str, requirement: str, tmp_path: Path) -> None:
@@ -229,13 +244,32 @@ def test_a_file_that_is_no_trace_is_refused(content: str, requirement: str, tmp_
         written(f"trace:file={tmp_path / 'absent.csv'}")
 
 
+def test_devices_that_are_never_there_may_be_three_for_each_that_is_and_a_thousand(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "gaps.csv"
+    lines = "device,first,last\n0,0,0\n0,2,2\n{},0,9\n"  # two devices, and 4 * 2 + 1000 = 1008
+    path.write_text(lines.format(1007))
+    assert Trace(file=str(path)).places([1006, 1007, 1008], 0, Key(0)) == [1, 2]
+    path.write_text(lines.format(1008))
+    with pytest.raises(ConfigError, match="number devices from 0, got 1008 as one of 2; number"):
+        written(f"trace:file={path}")
+
+
 def test_a_record_names_the_digest_of_its_trace_and_another_file_is_refused(trace: Path) -> None:
     text = written(f"trace:file={trace}")
     assert text == written(text)
     digest = text.rpartition("=")[2]
     assert len(digest) == 64
-    trace.write_text(trace.read_text() + "5,0,9\n")
+    last = "1" if digest[-1] == "0" else "0"
     with pytest.raises(ConfigError, match="must have the SHA-256"):
+        written(text[:-1] + last)
+    with pytest.raises(ConfigError, match="must have the SHA-256"):
+        parse(text[:-1] + last).places([0], 0, Key(0))
+    trace.write_text(trace.read_text() + "5,0,9\n")
+    other = hashlib.sha256(trace.read_bytes()).hexdigest()
+    message = rf"the SHA-256 {digest[:12]}\.\.\. that --availability names, got {other[:12]}\.\.\.;"
+    with pytest.raises(ConfigError, match=message):
         written(text)
     assert isinstance(parse(text), Trace), "a record is read without its trace"
 

@@ -410,6 +410,20 @@ def test_the_target_class_is_not_counted_and_every_image_is_stamped(attack: str)
     assert backdoor_success(setup, fixed(other), rows) == 0.0
 
 
+def test_an_evaluation_tells_the_success_on_all_samples_by_their_own_labels() -> None:
+    setup = setup_of("pixel:target=3")
+    state = setup.plugins.protocol.init(setup.shared)
+    tree = setup.plugins.protocol.model(setup.shared, state, Key(0))
+    data = setup.population.data
+    rows = torch.cat(setup.population.judged)
+    stamped, label = setup.plugins.attack.trigger(data.floats(rows), data.y[rows])
+    assert len(stamped) == int((data.y[rows] != 3).sum())
+    taken = setup.shared.network.logits(tree, stamped).argmax(dim=1) == label
+    share = float(taken.double().mean())
+    assert 0 < share < 1
+    assert evaluate(setup, state, 0).success == pytest.approx(share, abs=1e-12)
+
+
 @pytest.mark.parametrize("target", [0, 3])
 def test_a_model_that_has_died_is_right_by_chance_and_has_no_backdoor(target: int) -> None:
     # All classes share the highest probability; argmax would take every image for class 0.

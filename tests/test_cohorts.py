@@ -86,6 +86,37 @@ def test_who_sends_and_who_drops_out_are_all_that_were_asked() -> None:
     assert 1.2 < sum(dropped for _, dropped in counts) / 40 < 2.4  # 1.8, deviation 0.18
 
 
+def test_the_rounds_of_a_run_follow_from_its_scenario_alone() -> None:
+    changes = {"availability": "dropout:p=0.5", "seed": 3, "rounds": 8, "model": "micro"}
+    setup = prepare(STRATIFIED.model_copy(update=changes), "cpu")
+    malicious = setup.population.malicious
+    for step, (ids, hostile, dropped) in enumerate(rounds_of(setup.scenario)):
+        asked = setup.sample(step)
+        coins = setup.secret.key("availability", step).uniform(6)
+        assert ids == [i for i, coin in zip(asked, coins.tolist(), strict=True) if coin >= 0.5]
+        assert ids == setup.taking_part(step)
+        assert hostile == sum(bool(malicious[i]) for i in ids)
+        assert dropped == 6 - len(ids)
+
+
+def test_a_stratified_round_has_a_key_for_its_clients_one_for_its_coin_and_one_for_its_rows() -> (
+    None
+):
+    malicious, ids = drawn(STRATIFIED, 100)
+    secret = Secret.of(1, "run")
+    coins = Counter[int]()
+    for step, row in enumerate(ids.tolist()):
+        order = secret.key("sample", step).permutation(20).tolist()
+        coin = int(secret.key("cohort", step).integers(20, 1))
+        count = 3 if coin in (0, 1) else 2  # 2 and 2/20
+        hostile = [i for i in order if malicious[i]][:count]
+        benign = [i for i in order if not malicious[i]][: 6 - count]
+        places = secret.key("rows", step).permutation(6).tolist()
+        assert row == [(hostile + benign)[place] for place in places]
+        coins[coin] += 1
+    assert min(coins[coin] for coin in range(4)) > 0, "those beside the edge occur"
+
+
 @pytest.mark.slow
 def test_in_a_stratified_round_all_clients_of_a_kind_are_alike_and_all_pairs_of_them() -> None:
     malicious, ids = drawn(STRATIFIED)
@@ -162,19 +193,24 @@ def test_the_chance_of_more_malicious_rows_than_f_is_counted_over_all_cohorts() 
 
 def test_a_run_fails_with_one_of_its_rounds() -> None:
     assert in_a_run(0.2, 3) == pytest.approx(1 - 0.8**3)
-    assert in_a_run(1e-12, 10) == pytest.approx(1e-11)
+    assert in_a_run(1e-20, 10) == pytest.approx(1e-19, abs=0)
+    assert in_a_run(0.9, 2) == pytest.approx(0.99)
     assert (in_a_run(0.0, 9), in_a_run(1.0, 9)) == (0, 1)
     # 4 of 20 triples have two: f = 1 does where a quarter of the runs of one round may fail
     assert covering(laws(rounds=1)) == 2
     assert covering(laws(rounds=1), risk=0.25) == 1
     assert covering(laws(rounds=2), risk=0.25) == 2
     assert covering(laws(malicious=0.0)) == 0
+    # a round of one client has at most one; one of about one client has both in 1 of 36
+    assert covering(laws(per_round=1), risk=0.0) == 1
+    assert covering(laws(per_round=1, rounds=1, sampling="poisson")) == 2
 
 
 def test_the_declared_share_means_rows_of_a_round_rounded_up() -> None:
     assert declared(Scenario(per_round=10, malicious=0.2)) == 2
     assert declared(Scenario(per_round=10, malicious=0.21)) == 3
     assert declared(Scenario(per_round=10, malicious=0.2, declared=0.3)) == 3
+    assert declared(Scenario(per_round=10, malicious=0.2, declared=0.0)) == 0
 
 
 @pytest.mark.parametrize(("clients", "malicious"), [(20, 0.2), (21, 0.2), (15, 0.4), (9, 0.0)])
@@ -201,6 +237,7 @@ def test_the_bound_on_the_cohort_by_hand_and_nothing_helps_where_half_are_malici
     assert divergence(0.5, 0.2) == pytest.approx(math.log(5 / 4))
     assert sufficient_cohort(Scenario(clients=50, malicious=0.2, rounds=30)) == 36
     assert sufficient_cohort(Scenario(clients=30, malicious=0.2, rounds=30)) == 30
+    assert sufficient_cohort(Scenario(clients=30, malicious=0.0, rounds=30)) == 1
     for malicious in (0.5, 0.6):
         scenario = Scenario(clients=50, malicious=malicious)
         assert sufficient_cohort(scenario) is exact_cohort(scenario) is None

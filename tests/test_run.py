@@ -12,18 +12,33 @@ import numpy as np
 import pytest
 import torch
 from alphabets import one_of_each_alphabet
+from torch import Tensor
 
 import fedbench
 from fedbench.adversary.threat_model import malicious_clients
-from fedbench.api import Attack, AttackView, Knowledge, Local, Mechanism
+from fedbench.api import Attack, AttackView, Knowledge, Local, Mechanism, Shared
 from fedbench.core import registry
-from fedbench.core.errors import Incompatible
+from fedbench.core.errors import Incompatible, PluginError
 from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.data.datasets import Data
 from fedbench.data.own import from_arrays
 from fedbench.executors.factory import executor
 from fedbench.executors.training import Client, Executor, Schedule, Trained
 from fedbench.experiment.compatibility import load_plugins, resolve
-from fedbench.experiment.evaluation import evaluate, fixed, is_evaluated, score_models, taken_for
+from fedbench.experiment.evaluation import (
+    Models,
+    evaluate,
+    final_model,
+    fixed,
+    is_evaluated,
+    local_accuracies,
+    models,
+    score_models,
+    share_taken_for,
+    sparsity,
+    taken_for,
+)
 from fedbench.experiment.prepare import load_pool, prepare
 from fedbench.experiment.record import Record, read
 from fedbench.experiment.record_builder import build_record, entropy_bits, spread, traffic
@@ -34,6 +49,7 @@ from fedbench.models.network import ConvNet
 from fedbench.payload import BinaryMasks, FloatVectors, Payload
 from fedbench.payload.packets import Packet
 from fedbench.protocols.compressed import TopK
+from fedbench.protocols.fedavg import FedAvg
 from fedbench.run import begin, play_round
 from fedbench.testing import doubled
 from fedbench_attacks.none import NoAttack
@@ -640,21 +656,140 @@ def test_every_few_rounds_are_evaluated_counted_from_one_and_always_the_last() -
     assert evaluated(2, 9) == [1]
 
 
+PIXEL = ConvNet((1, 1, 1), (), (), 2)  # its two logits are two weights times the pixel
+
+
+def pixel(*weights: float) -> Tree:
+    """Return the weights of `PIXEL`, one for each of its classes."""
+    ((name, shape),) = PIXEL.shapes.items()
+    return {name: torch.tensor(weights, dtype=torch.float32).reshape(shape)}
+
+
+def pixels(values: Sequence[float], labels: Sequence[int]) -> Data:
+    x = np.array(values, np.float32).reshape(-1, 1, 1, 1)
+    return from_arrays(x, list(labels), 2, normalise=False)
+
+
 def test_the_loss_of_a_confident_mistake_is_as_large_as_it_is() -> None:
-    network = ConvNet((1, 1, 1), (), (), 2)
-    (name,) = network.shapes
-    sure = torch.tensor([20.0, 0.0]).reshape(network.shapes[name])
-    data = from_arrays(np.ones((4, 1, 1, 1), np.float32), [1, 1, 0, 1], 2, normalise=False)
-    score = score_models(network, fixed({name: sure}), data, [torch.arange(4)])
+    data = pixels([1, 1, 1, 1], [1, 1, 0, 1])
+    score = score_models(PIXEL, fixed(pixel(20, 0)), data, [torch.arange(4)])
     assert score.accuracy == 0.25
     assert score.loss == pytest.approx(15.0, rel=1e-5)
+    # of probabilities that float32 calls 0 it is that of 1e-30
+    score = score_models(PIXEL, fixed(pixel(200, 0)), data, [torch.arange(4)])
+    assert score.loss == pytest.approx(0.75 * 30 * math.log(10))
+
+
+def test_a_model_that_is_not_finite_has_no_loss_and_no_right_answer() -> None:
+    data = pixels([1, 1], [0, 1])
+    for broken in (math.nan, math.inf):
+        score = score_models(PIXEL, fixed(pixel(broken, 0)), data, [torch.arange(2)])
+        assert (score.accuracy, score.loss) == (0, None)
+
+
+def test_each_batch_is_answered_by_its_own_draw_and_counted_for_its_parts() -> None:
+    draws = [pixel(5, 0), pixel(-5, 5), pixel(5, -5)]  # sure of class 0, 1 and 0
+    answering = Models(draws.__getitem__, size=2)
+    data = pixels([1] * 6, [1, 1, 1, 0, 0, 0])
+    parts = [torch.tensor([4, 0]), torch.tensor([1, 3, 2])]
+    # Of 4, 0 by the first draw 4 is right, of 1, 3 by the second 1, and 2 by the third is wrong.
+    score = score_models(PIXEL, answering, data, parts)
+    assert score.accuracy == 2 / 5
+    assert score.parts.tolist() == pytest.approx([1 / 2, 1 / 3])
+    assert score.sparsity == 0.5  # of the first draw
+    margins = [-5, 5, -10, 10, 10]
+    assert score.loss == pytest.approx(sum(math.log1p(math.exp(x)) for x in margins) / 5, rel=1e-4)
+    own = [torch.tensor([1]), torch.tensor([2, 3]), torch.tensor([4, 0, 1])]
+    judged = score_models(PIXEL, answering, data, parts, own)
+    assert judged.parts.tolist() == pytest.approx([1, 0, 2 / 3])
+    assert (judged.accuracy, judged.loss) == (score.accuracy, score.loss)
+
+
+def test_the_share_that_is_taken_for_a_label_is_of_all_images_each_by_its_draw() -> None:
+    draws = [pixel(5, 0), pixel(0, 5)]
+    answering = Models(draws.__getitem__, size=2)
+    x = torch.tensor([1.0, 1.0, -1.0]).reshape(3, 1, 1, 1)
+    assert share_taken_for(PIXEL, answering, x, 0) == 1
+    assert share_taken_for(PIXEL, answering, x, 1) == 0
+    assert share_taken_for(PIXEL, Models(lambda _: draws[0], size=2), x, 1) == pytest.approx(1 / 3)
+    assert share_taken_for(PIXEL, answering, x[:0], 0) is None
+
+
+def test_the_sparsity_of_an_ensemble_is_the_share_of_zeros_in_all_layers_of_all_members() -> None:
+    assert sparsity(PIXEL, [pixel(0, -1), pixel(0, 0)]) == 3 / 4
+    normed = registry.load("model", "resnet20").build((3, 8, 8), 2)
+    ones = {name: torch.ones(shape) for name, shape in normed.shapes.items()}
+    zeros = {name: torch.zeros(shape) for name, shape in normed.shapes.items()}
+    assert len(normed.weights) < len(ones)
+    assert sparsity(normed, [zeros | {name: ones[name] for name in normed.weights}]) == 0
+    assert sparsity(normed, [ones | {name: zeros[name] for name in normed.weights}]) == 1
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_protocol_that_deploys_a_model_for_no_image_is_blamed(size: int) -> None:
+    class Redrawing(FedAvg):
+        def redraws(self) -> int:
+            return size
+
+    setup = with_parts({"model": "micro"}, protocol=Redrawing())
+    requirement = f"redraws in round 3 must return None or a number of images, got {size}"
+    with pytest.raises(PluginError, match=requirement):
+        models(setup, begin(setup).server, 3)
+
+
+def test_the_final_model_of_an_ensemble_has_all_of_its_members() -> None:
+    class Pair(FedAvg):
+        def model(self, shared: Shared, state: Any, key: Key) -> list[Tree]:  # type: ignore[override]
+            single = super().model(shared, state, key)
+            return [single, {name: 2 * x for name, x in single.items()}]
+
+    setup = with_parts({"model": "micro"}, protocol=Pair())
+    first, second = final_model(setup, begin(setup).server).members
+    assert all(torch.equal(second[name], 2 * x) for name, x in first.items())
+
+
+def test_clients_own_models_are_measured_on_their_own_test_parts_when_they_send() -> None:
+    setup = prepare(SMALL.model_copy(update={"model": "micro", "local_models": True}), "cpu")
+    population = setup.population
+    labels = population.data.y
+
+    def sure_of(label: int) -> Tensor:
+        """Return weights that answer every image with a label: only the last layer differs."""
+        tree = {name: torch.full(s, 0.05) for name, s in setup.shared.network.shapes.items()}
+        tree[setup.shared.network.head].zero_()[label] = 1.0
+        return setup.shared.layout.flatten(tree)
+
+    ids = [17, 4, 11, 9, 2]
+    hostile = [i for i in ids if population.malicious[i]]
+    assert 0 < len(hostile) < 4
+    answers = FloatVectors(torch.stack([sure_of(label) for label in range(5)]))
+    nothing = FloatVectors(torch.zeros_like(answers.values()))
+    expected = {
+        i: float((labels[population.test[i]] == label).double().mean())
+        for label, i in enumerate(ids)
+        if i not in hostile
+    }
+    assert len(set(expected.values())) == len(expected)
+    earlier = {ids[0]: 0.125, 19: 0.25} if ids[0] not in hostile else {19: 0.25}
+    for broadcast, sent in ((nothing.take([0]), answers), (answers, nothing)):
+        measured = local_accuracies(setup, earlier, ids, broadcast, sent)
+        assert measured == pytest.approx({19: 0.25} | expected)
+    assert 19 in earlier
+    off = dataclasses.replace(setup, scenario=SMALL)
+    assert local_accuracies(off, earlier, ids, nothing, answers) == earlier
+
+    class Private(FedAvg):
+        def local_model(self, *_: Any) -> None:
+            return None
+
+    private = dataclasses.replace(
+        setup, plugins=dataclasses.replace(setup.plugins, protocol=Private())
+    )
+    assert local_accuracies(private, earlier, ids, nothing, answers) == earlier
 
 
 def test_an_ensemble_answers_by_its_mean_probability() -> None:
-    network = ConvNet((1, 1, 1), (), (), 2)
-    (name,) = network.shapes
-    logits = ([0.0, 0.0], [math.log(99.0), 0.0])  # chances 0.5 and 0.99 of class 0
-    ensemble = [{name: torch.tensor(row).reshape(network.shapes[name])} for row in logits]
-    taken, chances = taken_for(network, ensemble, torch.ones(1, 1, 1, 1), 0)
+    ensemble = [pixel(0.0, 0.0), pixel(math.log(99.0), 0.0)]  # chances 0.5 and 0.99 of class 0
+    taken, chances = taken_for(PIXEL, ensemble, torch.ones(1, 1, 1, 1), 0)
     assert taken.tolist() == [True]
     assert chances[0].tolist() == pytest.approx([0.745, 0.255], abs=1e-6)

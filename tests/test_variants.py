@@ -19,6 +19,7 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
+from fedbench.data.own import from_arrays
 from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.evaluation import evaluate, final_model, settled, validation_accuracy
 from fedbench.experiment.prepare import prepare
@@ -276,6 +277,32 @@ def test_a_fresh_mask_answers_every_128_test_images() -> None:
     assert FedPM().redraws() is None
 
 
+def test_a_final_model_is_validated_by_the_draws_of_the_last_round_on_what_clients_have_left() -> (
+    None
+):
+    setup, state = prepared("fedpm:final=fresh")
+    population = setup.population
+    benign = [i for i in range(10) if not population.malicious[i]]
+    lone = benign[3]
+    nobody = [part[:0] for part in population.validation]
+    only = [*nobody[:lone], torch.arange(128), *nobody[lone + 1 :]]  # which one draw answers
+    seeds = []
+
+    class Noting(FedPM):
+        def model(self, shared: Shared, state: Belief, key: Key) -> Tree:
+            seeds.append(key.seed)
+            return super().model(shared, state, key)
+
+    plugins = dataclasses.replace(setup.plugins, protocol=Noting(final="fresh"))
+    noting = dataclasses.replace(setup, plugins=plugins)
+    validated = validation_accuracy(noting.with_population(validation=only), state)
+    last = setup.secret.key("model", setup.scenario.rounds - 1)
+    assert seeds == [last.seed]
+    model = setup.plugins.protocol.model(setup.shared, state, last)
+    assert validated == sum(answers(setup, model, only[lone])) / 128
+    assert validation_accuracy(setup.with_population(validation=nobody), state) is None
+
+
 def test_a_scan_takes_the_threshold_that_is_best_on_validation_data() -> None:
     setup, state = prepared("fedpm:final=scan")
     protocol = setup.plugins.protocol
@@ -305,6 +332,29 @@ def test_a_scan_takes_the_threshold_that_is_best_on_validation_data() -> None:
     assert settled(*prepared("fedpm"), 5).threshold is None
 
 
+def test_a_scan_never_looks_at_test_samples_and_the_final_model_has_its_threshold() -> None:
+    setup, state = prepared("fedpm:final=scan")
+    protocol = setup.plugins.protocol
+    shared = setup.shared
+    everything = torch.arange(len(setup.population.data))
+    right = {}
+    for threshold in (0.4, 0.6):
+        model = protocol.model(shared, dataclasses.replace(state, threshold=threshold), Key(0))
+        right[threshold] = torch.tensor(answers(setup, model, everything))
+    # Samples that one of two thresholds alone gets right validate, those of the other one test.
+    for best, worst in ((0.4, 0.6), (0.6, 0.4)):
+        validation = (right[best] & ~right[worst]).nonzero()[:, 0]
+        test = (right[worst] & ~right[best]).nonzero()[:, 0]
+        assert min(len(validation), len(test)) > 0
+        parts = {"validation": [validation] * 10, "test": [test] * 10}
+        changed = setup.with_population(**parts)
+        chosen = settled(changed, state, 5)
+        assert chosen.threshold == best
+        (deployed,) = final_model(changed, state).members
+        expected = protocol.model(shared, chosen, Key(0))
+        assert all(torch.equal(leaf, expected[name]) for name, leaf in deployed.items())
+
+
 @pytest.mark.parametrize(
     ("fields", "requirement"),
     [
@@ -319,6 +369,26 @@ def test_a_scan_needs_validation_data_that_nobody_promised_to_protect(
     with pytest.raises(Incompatible, match=requirement):
         load_plugins(Scenario.of(protocol="fedpm:final=scan", **fields))
     load_plugins(Scenario.of(protocol="fedpm", **fields))
+
+
+def test_a_scan_needs_a_benign_client_whose_validation_sample_is_not_root_data() -> None:
+    # Each of two clients validates on one sample, of which the server draws one as root data.
+    data = from_arrays(torch.zeros(12, 1, 8, 8), torch.arange(12) % 2, normalise=False)
+    fields: dict[str, Any] = {"dataset": data, "model": "micro", "partition": "iid"}
+    fields |= {"clients": 2, "per_round": 2, "malicious": 0.5, "protocol": "fedpm:final=scan"}
+
+    def validating(seed: int, **changes: Any) -> int:
+        """Return with how many samples the benign client validates."""
+        setup = prepare(Scenario(**fields | {"seed": seed} | changes), "cpu")
+        (part,) = setup.population.validating
+        return len(part)
+
+    assert [validating(seed, protocol="fedpm", defense="fltrust") for seed in (2, 3)] == [0, 1]
+    assert validating(3, defense="fltrust") == 1
+    assert validating(2) == 1
+    rule = "must choose on validation samples of benign clients, got none .* of defense fltrust;"
+    with pytest.raises(ConfigError, match=rule):
+        validating(2, defense="fltrust")
 
 
 def test_equal_thresholds_of_a_scan_give_the_one_nearest_to_a_half() -> None:

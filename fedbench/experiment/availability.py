@@ -82,7 +82,7 @@ class Trace(Availability):
 
     Args:
         file: Path of the file, without commas.
-        sha256: Its SHA-256 in hex digits, which a record has; by default that of the file.
+        sha256: Its SHA-256 in lower-case hex digits, which a record has; by default the file's.
     """
 
     file: str = ""
@@ -91,7 +91,7 @@ class Trace(Availability):
     def __post_init__(self) -> None:
         require("--availability trace:file", self.file, bool(self.file), "the path of a file")
         is_digest = re.fullmatch("([0-9a-f]{64})?", self.sha256) is not None
-        require("--availability trace:sha256", self.sha256, is_digest, "64 hex digits")
+        require("--availability trace:sha256", self.sha256, is_digest, "64 lower-case hex digits")
 
     def places(self, ids: Sequence[int], step: int, key: Key) -> list[int]:
         """Return the places of the clients whose device is there in round ``step``."""

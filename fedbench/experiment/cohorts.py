@@ -25,8 +25,9 @@ RISK = 0.01  # share of runs in which what holds in every round of the others ma
 def draw(scenario: Scenario, malicious: MaliciousClients, secret: Secret, step: int) -> list[int]:
     """Return the clients of a round, in an order that says nothing about them.
 
-    Stratified cohorts are drawn without replacement from the malicious clients, `share` of them,
-    and from the benign ones. Of more than `MAX_LISTED` clients no list is made.
+    A stratified cohort has as many malicious clients as the whole part of `share`, one more by a
+    coin of its remainder, and is filled with benign ones; both kinds are drawn without replacement.
+    Of more than `MAX_LISTED` clients no list is made.
     """
     key = secret.key("sample", step)
     clients = scenario.clients

@@ -87,6 +87,7 @@ def prepare(
         at_once=None,
     )
     require_few_recruits(setup)
+    require_validation(setup)
     require_theorem(setup)
     return setup
 
@@ -130,6 +131,17 @@ def require_few_recruits(setup: Setup) -> None:
             f"attack {scenario.attack} trains {recruits} clients of its own in every round, and "
             f"must train at most {MAX_REHEARSING_CLIENTS} with more than {MAX_LISTED} clients; "
             "recruit fewer, or lower --malicious"
+        )
+
+
+def require_validation(setup: Setup) -> None:
+    """Raise `ConfigError` if a protocol chooses on validation data and root data left none."""
+    if setup.plugins.protocol.validates and not any(map(len, setup.population.validating)):
+        scenario = setup.scenario
+        raise ConfigError(
+            f"protocol {scenario.protocol} must choose on validation samples of benign clients, "
+            f"got none beside the root data of defense {scenario.defense}; ask for fewer clients, "
+            "or a rule without root data"
         )
 
 

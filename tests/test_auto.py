@@ -533,6 +533,32 @@ def test_an_installed_attack_that_searches_is_charged_for_its_queries() -> None:
     assert oracle.queries == 3
 
 
+def test_a_search_that_is_too_long_takes_no_query_from_what_follows_the_candidates() -> None:
+    _, rehearsed = rehearsed_round(defense="multi-krum:f=2")
+    (honest,) = rehearsed.tried
+    rehearsed.queries = 60
+    rehearsed.kept = 20
+    rehearsed.copy("opt-ipm")  # which asks about a hundred times behind this rule
+    assert rehearsed.tried == [honest]
+    assert rehearsed.queries == 20
+    rehearsed.queries = 200
+    rehearsed.copy("opt-ipm")
+    assert [tried.name for tried in rehearsed.tried[1:]] == ["opt-ipm"]
+    assert 20 < rehearsed.queries < 200 - 60
+    assert "failed" not in rehearsed.view.notes
+
+
+def test_the_best_push_is_refined_after_a_search_that_is_too_long() -> None:
+    view, _ = rehearsed_round(defense="multi-krum:f=2")
+    honest = honest_rows(view)
+    assert honest is not None
+    rehearsed = Rehearsed(Auto(budget=4), view, honest, Past())
+    rehearsed.best()
+    assert rehearsed.kept == 79 // 4  # the honest round has cost one of 80
+    refined = [tried.name for tried in rehearsed.tried if tried.name.endswith("refined")]
+    assert len(refined) > 3
+
+
 @pytest.mark.parametrize("budget", [0, 101])
 def test_a_budget_is_a_hundred_at_most(budget: int) -> None:
     with pytest.raises(ConfigError, match=r"Auto.budget must be in \(0, 100\], got " + str(budget)):

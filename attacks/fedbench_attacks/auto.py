@@ -158,6 +158,7 @@ class Rehearsed:
         self.passes = math.ceil(PASSES * attack.budget)
         final = FINALISTS * (AHEAD - 1) * STEPS
         self.reserved = final if self.passes > final else 0  # for the look ahead
+        self.kept = 0  # queries for what follows the candidates
         self.tried: list[Tried] = []
         # Who does not ask the rule must not be far from honest rows, or any filter finds it.
         self.free = attack.asks or view.own.bounded
@@ -209,9 +210,9 @@ class Rehearsed:
         self.view.trace.append((float(len(self.tried)), self.tried[-1].loss))
         return self.tried[-1]
 
-    def charge(self, count: int) -> None:
-        """Spend queries, or raise `Exhausted`."""
-        if self.queries < count:
+    def charge(self, count: int, kept: int = 0) -> None:
+        """Spend queries, or raise `Exhausted` if fewer than those ``kept`` would be left."""
+        if self.queries - kept < count:
             raise Exhausted
         self.queries -= count
         if self.view.defense is not None:
@@ -232,9 +233,10 @@ class Rehearsed:
         candidates = self.candidates()
         rated = sorted((name for name in candidates if name in gain), key=lambda name: -gain[name])
         new = [name for name in candidates if name not in gain]
-        last = self.queries // 4 if self.free else 0  # for what follows the candidates
+        last = self.queries // 4 if self.free else 0
         if self.view.own.bounded:
             last = min(self.passes - self.reserved, last)
+        self.kept = last
         spared = last + (self.queries - last) // 3 if new else last
         try:
             while rated and self.queries > spared:
@@ -382,14 +384,14 @@ class Rehearsed:
         """Try what an installed attack would send."""
         view = self.view
         attack = registry.load("attack", name)
-        oracle = view.defense and Metered(view.defense, self.charge)
+        oracle = view.defense and Metered(view.defense, partial(self.charge, kept=self.kept))
         shown = dataclasses.replace(view, defense=oracle, notes={}, trace=[])
         alone = attack.needs().tier == "own"  # it remembers by client, and clients come and go
         memory = None if alone else self.past.memories.get(name)
         try:
             sent, self.past.memories[name] = attack.craft(shown, memory)
         except Exhausted:
-            raise
+            return  # a search that is too long takes nothing from what follows
         except Exception as error:  # of another attack, which is only one candidate
             view.notes["failed"] = f"{name}: {error}"
             return

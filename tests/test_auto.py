@@ -28,11 +28,12 @@ from fedbench.payload import FloatVectors, GatedVectors, Payload, Rankings
 from fedbench.run import begin, play_round
 from fedbench.testing import example_context
 from fedbench.testing.contracts import example_rehearsal
-from fedbench_attacks.auto import PASSES, QUERIES, Auto, Past, Rehearsed
+from fedbench_attacks.auto import PASSES, QUERIES, Auto, Rehearsed
 from fedbench_attacks.crafted import Origin, honest_rows, mean_answer
 from fedbench_attacks.metered import Metered
 from fedbench_attacks.rankings import cheap_crossings, crossing
 from fedbench_attacks.samples import SAMPLES, balanced
+from fedbench_attacks.tried import Past
 from fedbench_attacks.typical import typical
 from fedbench_defenses.alignins import AlignIns
 from fedbench_defenses.mean import Mean
@@ -613,7 +614,8 @@ def test_honest_rounds_ahead_send_how_far_running_statistics_moved() -> None:
     honest = honest_rows(view)
     assert honest is not None
     rehearsed = Rehearsed(Auto(), view, honest, Past())
-    answer = rehearsed.honest_answer([rehearsed.neutral.answer])
+    length = float(view.updates.norm(dim=1).mean())
+    answer = rehearsed.honest_answer([rehearsed.neutral.answer], 3, length)
     moved = answer[setup.shared.weights.d :]
     received = torch.cat([view.ahead()[name].flatten() for name in setup.shared.network.statistics])
     assert float(received.norm()) > 10  # variances start at 1
@@ -631,17 +633,17 @@ def test_an_honest_round_ahead_goes_down_the_slope_where_it_has_come_to() -> Non
     assert honest is not None
     rehearsed = Rehearsed(Auto(), view, honest, Past())
     tree = start = view.ahead(rehearsed.neutral.answer)
-    length = float(view.updates.norm(dim=1).mean()) / 3
+    length = float(view.updates.norm(dim=1).mean())
     for _ in range(3):
         g = view.gradient(tree, rehearsed.x, rehearsed.y)
         moved = {}
         for name, leaf in tree.items():
             own = g[: leaf.numel()].reshape(leaf.shape)
-            moved[name] = leaf - length / float(g.norm()) * own
+            moved[name] = leaf - length / 3 / float(g.norm()) * own
             g = torch.cat([g[leaf.numel() :], g[: leaf.numel()]])  # the next leaf's part first
         tree = moved
     by_hand = torch.cat([(tree[name] - start[name]).flatten() for name in tree])
-    answer = rehearsed.honest_answer([rehearsed.neutral.answer])
+    answer = rehearsed.honest_answer([rehearsed.neutral.answer], 3, length)
     torch.testing.assert_close(answer, by_hand, rtol=1e-4, atol=1e-5)
 
 

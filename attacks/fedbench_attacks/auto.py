@@ -228,7 +228,7 @@ class Rehearsed:
         self.kept = last
         spared = last + (self.queries - last) // 3 if new else last
         try:
-            if self.halts and self.passes >= 1 + 2 * SOON:
+            if self.halts and self.passes >= 2 * SOON:
                 self.halt()
             while rated and self.queries > spared:
                 self.attempt(rated[0], candidates[rated.pop(0)])

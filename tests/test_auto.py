@@ -30,6 +30,7 @@ from fedbench.testing import example_context
 from fedbench.testing.contracts import example_rehearsal
 from fedbench_attacks.auto import PASSES, QUERIES, Auto, Rehearsed
 from fedbench_attacks.crafted import Origin, honest_rows, mean_answer
+from fedbench_attacks.halting import halting
 from fedbench_attacks.metered import Metered
 from fedbench_attacks.rankings import cheap_crossings, crossing
 from fedbench_attacks.samples import SAMPLES, balanced
@@ -532,6 +533,78 @@ def test_an_installed_attack_that_searches_is_charged_for_its_queries() -> None:
     oracle.queries += 2  # a closed form counts without a call
     assert spent == [0, 1, 2]
     assert oracle.queries == 3
+
+
+def test_a_halt_is_searched_up_then_down_and_then_in_steps_that_shrink() -> None:
+    asked: list[float] = []
+
+    def up_to(limit: float) -> Callable[[float], float]:
+        def left(gamma: float) -> float:
+            asked.append(round(gamma, 3))
+            return 1 - gamma / 4 if gamma < limit else 1.0
+
+        return left
+
+    # It doubles to 4, where the rule drops the row; 1.41 and 1.19 times 2 are let through, and of
+    # 2 * 1.41 * 1.09 too.
+    assert halting(up_to(3.2), 2.0) == pytest.approx(2 * 2 ** (1 / 2 + 1 / 8))
+    assert asked == [2, 4, 1, 2.828, 3.364, 2.378, 3.084]
+    assert halting(up_to(0.4), 2.0) == 2.0  # nothing is let through
+    assert halting(up_to(0.9), 2.0) == 2.0  # not even at half of it
+    assert halting(up_to(1.3), 2.0) == pytest.approx(2 ** (1 / 4 + 1 / 8))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "defense", "halts"),
+    [
+        ("fedavg", "multi-krum:f=2", True),
+        ("fedavg", "median", False),
+        ("fedavg", "geometric-median", False),
+        ("signsgd", "multi-krum:f=2", False),
+        ("fsl", "multi-krum:f=2", False),
+    ],
+)
+def test_the_honest_step_is_taken_back_behind_rules_that_leave_rows_of_floats_out(
+    protocol: str, defense: str, halts: bool
+) -> None:
+    _, rehearsed = rehearsed_round(protocol=protocol, defense=defense)
+    assert rehearsed.halts == halts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("defense", "halts"), [("cge:f=4", True), ("krum:f=4", False)])
+def test_a_halt_leaves_least_of_the_honest_step_and_is_sent_if_more_is_lost_two_rounds_later(
+    defense: str, halts: bool
+) -> None:
+    view, rehearsed = rehearsed_round(defense=defense, epochs=4)
+    best = rehearsed.best()
+    halted = rehearsed.halted
+    assert halted is not None
+    assert halted.row is not None
+    step = rehearsed.honest.mean(dim=0)
+    gammas = 1 - halted.row / step
+    torch.testing.assert_close(
+        gammas[step.abs() > 1e-3].std(), torch.tensor(0.0), atol=1e-2, rtol=0
+    )
+    tries = [tried for tried in rehearsed.tried if tried.name.startswith("halt")]
+    left = {tried: float(tried.answer @ step / (step @ step)) for tried in tries}
+    assert left[halted] == min(left.values()) < 0.7
+    assert rehearsed.past.strength["halt"] == pytest.approx(float(gammas.median()), rel=1e-2)
+    assert rehearsed.passes == 0
+    # The same by hand, on the model that two steps down the slope and two more pushes lead to.
+    now = max(rehearsed.tried, key=lambda tried: tried.loss)
+    later = {}
+    for tried in (now, halted):
+        answers = [tried.answer]
+        for draw in (3, 2) if tried is now else (1, 0):
+            tree = view.ahead(*answers)
+            g = view.gradient(tree, rehearsed.x, rehearsed.y, draw)
+            moved = tried.answer - rehearsed.neutral.answer
+            answers.append(moved - g * (step.norm() / g.norm()))
+        later[tried] = rehearsed.loss(*answers)
+    assert best is max(later, key=lambda tried: later[tried])
+    assert best is (halted if halts else now)
+    assert now is not halted
 
 
 def test_a_search_that_is_too_long_takes_no_query_from_what_follows_the_candidates() -> None:

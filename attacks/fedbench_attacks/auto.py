@@ -470,7 +470,7 @@ class Rehearsed:
             gain = best.loss - self.neutral.loss
             near = [t for t in kinds.values() if t.loss - self.neutral.loss >= NEAR * gain]
             best = max(near[:FINALISTS], key=self.later)
-        if self.halted is None or best.loss > OVERFLOW:
+        if self.halted in (None, best) or best.loss > OVERFLOW:
             return best
         return max((best, self.halted), key=self.soon)
 

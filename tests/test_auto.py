@@ -558,6 +558,10 @@ def test_a_halt_is_searched_up_then_down_and_then_in_steps_that_shrink() -> None
     ("protocol", "defense", "halts"),
     [
         ("fedavg", "multi-krum:f=2", True),
+        ("fedavg", "cge:f=2", True),
+        ("fedavg", "alignins", False),
+        ("fedavg", "dnc:f=2", False),
+        ("fedavg", "clipped-clustering", False),
         ("fedavg", "median", False),
         ("fedavg", "geometric-median", False),
         ("signsgd", "multi-krum:f=2", False),
@@ -602,6 +606,8 @@ def test_a_halt_leaves_least_of_the_honest_step_and_is_sent_if_more_is_lost_two_
             moved = tried.answer - rehearsed.neutral.answer
             answers.append(moved - g * (step.norm() / g.norm()))
         later[tried] = rehearsed.loss(*answers)
+    rehearsed.passes = 4
+    assert [rehearsed.soon(tried) for tried in later] == pytest.approx([*later.values()], rel=1e-3)
     assert best is max(later, key=lambda tried: later[tried])
     assert best is (halted if halts else now)
     assert now is not halted

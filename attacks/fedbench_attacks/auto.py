@@ -58,9 +58,9 @@ class Auto(Attack):
       which each client sends its own share of the coordinates, the first much farther (`split`);
     - against such a rule, two rows with the signs of the gradient, or of past ones, but with what
       honest rows have in common: lengths, agreement of signs, angle to the model (`typical`);
-    - against a rule that leaves rows of floats out, ``(1 - gamma) mean`` with the gamma that leaves
-      least of the honest step in its answer (`halting`). It is sent if the loss is higher with it
-      two rounds later, the same push and one step down the gradient in each;
+    - against a rule that leaves ``f`` rows of floats out, ``(1 - gamma) mean`` with the gamma that
+      leaves least of the honest step in its answer (`halting`). It is sent if the loss is higher
+      with it two rounds later, the same push and a step down the gradient in each;
     - one push along that gradient so far that a model which follows it has no finite scores;
     - of rankings, those that carry edges over the cut whose change raises the loss (`crossing`);
       where a rule looks at whole rows, also near the mean only the cheapest (`cheap_crossings`);
@@ -162,7 +162,8 @@ class Rehearsed:
         rule = view.defense and view.defense.rule
         detects = bool(rule and rule.traits().detects)
         filters = bool(rule and detects and not rule.tolerates(view.n))
-        self.halts = detects and aligned and not wire and not view.own.bounded
+        leaves = detects and not filters and getattr(rule, "f", None) is not None
+        self.halts = leaves and aligned and not wire and not view.own.bounded
         # A sum, or a rule by column, does not ask how far a whole row is.
         self.whole = bool(rule and not (rule.traits().reads_sum or rule.traits().columns))
         if filters and len(view.own) > 1:
@@ -354,8 +355,7 @@ class Rehearsed:
         """Try one strength of a push, and return the loss."""
         row = origin.base + strength * push
         climbs = origin is self.origins[0]  # the gradient is not one of the other origin's rows
-        tried = self.rate(f"{name} x {strength:.3g}", origin.send(row), row if climbs else None)
-        return tried.loss
+        return self.rate(f"{name} x {strength:.3g}", origin.send(row), row if climbs else None).loss
 
     def cross(self, name: str, gradient: Tensor, share: float) -> Tried:
         """Try the ranking that carries edges over the cut whose change raises the loss."""
@@ -482,8 +482,8 @@ class Rehearsed:
 
     def soon(self, tried: Tried) -> float:
         """Return the loss after two such rounds, in which honest clients move their mean as far."""
-        step = self.origins[0].base - self.view.idle[0]
-        return self.after(tried, SOON, 1, float(torch.linalg.vector_norm(step)))
+        length = torch.linalg.vector_norm(self.origins[0].base - self.view.idle[0])
+        return self.after(tried, SOON, 1, float(length))
 
     def after(self, tried: Tried, rounds: int, steps: int, length: float) -> float:
         """Return the loss after more rounds of the same push and honest training in between."""

@@ -1,4 +1,4 @@
-"""What the adaptive attack has tried, in this round and before."""
+"""Messages that the adaptive attack has tried, in this round and before."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -26,13 +26,12 @@ from fedbench.payload import (
     ranking,
 )
 from fedbench.testing import example_payloads
-from fedbench_attacks.auto import Auto, Rehearsed
+from fedbench_attacks.auto import Auto, Past, Rehearsed
 from fedbench_attacks.crafted import honest_rows, margin, sender
 from fedbench_attacks.min_max import MinMax
 from fedbench_attacks.search import Line, Scale, best_of_grid, saturating, worst
 from fedbench_attacks.searched import DynOpt, OptALIE, OptIPM, Trials
 from fedbench_attacks.stat_opt import StatOpt, largest_lambda
-from fedbench_attacks.tried import Past
 from fedbench_defenses.bulyan import Bulyan
 from fedbench_defenses.distances import squared_distances
 from fedbench_defenses.geometric_median import GeometricMedian

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -13,18 +13,15 @@ from torch import Tensor
 from fedbench.api import Attack, AttackView, Knowledge, Local, Tier
 from fedbench.core import registry
 from fedbench.core.errors import require
-from fedbench.core.trees import Tree
+from fedbench.core.trees import Layout
 from fedbench.payload import Payload, Rankings, TopRankings
 
-from .ahead import trained_ahead
 from .copied import importable, installed
 from .crafted import Origin, honest_rows, mean_answer, sender, split, unit
-from .halting import FIRST, halting, share_left
 from .metered import Exhausted, Metered
 from .rankings import cheap_crossings, crossings
 from .samples import balanced
 from .scalars import tree_after
-from .tried import Again, Past, Tried
 from .typical import typical
 
 QUERIES = 20  # of the server's rule, in a round at budget 1
@@ -36,7 +33,6 @@ AHEAD = 5  # rounds that the last choice looks ahead
 STEPS = 3  # gradients that stand for the honest training of one of these rounds
 FINALISTS = 3  # candidates that are compared so far ahead
 NEAR = 0.8  # share of the best candidate's added loss that they add at least
-SOON = 2  # rounds ahead, of one gradient each, after which a halt is compared with the best
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +54,6 @@ class Auto(Attack):
       which each client sends its own share of the coordinates, the first much farther (`split`);
     - against such a rule, two rows with the signs of the gradient, or of past ones, but with what
       honest rows have in common: lengths, agreement of signs, angle to the model (`typical`);
-    - against a rule that leaves ``f`` rows of floats out, ``(1 - gamma) mean`` with the gamma that
-      leaves least of the honest step in its answer (`halting`). It is sent if the loss is higher
-      with it two rounds later, the same push and a step down the gradient in each;
     - one push along that gradient so far that a model which follows it has no finite scores;
     - of rankings, those that carry edges over the cut whose change raises the loss (`crossing`);
       where a rule looks at whole rows, also near the mean only the cheapest (`cheap_crossings`);
@@ -120,6 +113,31 @@ class Auto(Attack):
         return best.sent, rehearsed.past
 
 
+@dataclass(eq=False)
+class Past:
+    """Memory of the attack from round to round."""
+
+    gain: dict[str, float] = field(default_factory=dict)  # loss that a candidate has added
+    strength: dict[str, float] = field(default_factory=dict)  # best push in a direction
+    pull: Tensor | None = None  # (d,) average of past gradients, each of length 1
+    memories: dict[str, Any] = field(default_factory=dict)  # of installed attacks
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """Messages that were tried."""
+
+    name: str
+    sent: Payload
+    answer: Tensor  # (k,) of the rule
+    loss: float  # of the model that is then deployed
+    row: Tensor | None = None  # (k,) that was sent, of a push
+    again: "Again | None" = None  # of a crossing: try the same along another gradient
+
+
+Again = Callable[[Tensor], Tried]
+
+
 class Rehearsed:
     """One round of the attack: what it may still spend, and what it has tried.
 
@@ -156,14 +174,10 @@ class Rehearsed:
         self.origins = [Origin.of("", rows, send)]
         if self.free and not aligned:  # a codec may clip what it encodes, the wire does not
             self.origins.append(Origin.wired(view, honest))
-        self.halted: Tried | None = None
         self.split: Origin | None = None
         self.plain: Origin | None = None
         rule = view.defense and view.defense.rule
-        detects = bool(rule and rule.traits().detects)
-        filters = bool(rule and detects and not rule.tolerates(view.n))
-        leaves = detects and not filters and getattr(rule, "f", None) is not None
-        self.halts = leaves and aligned and not wire and not view.own.bounded
+        filters = bool(rule and rule.traits().detects and not rule.tolerates(view.n))
         # A sum, or a rule by column, does not ask how far a whole row is.
         self.whole = bool(rule and not (rule.traits().reads_sum or rule.traits().columns))
         if filters and len(view.own) > 1:
@@ -183,7 +197,7 @@ class Rehearsed:
         return self.view.compress(row.expand(len(self.view.own), -1))
 
     def rate(
-        self, name: str, sent: Payload, row: Tensor | None = None, again: Again | None = None
+        self, name: str, sent: Payload, row: Tensor | None = None, again: "Again | None" = None
     ) -> Tried:
         """Try messages: ask the rule, and return the loss of the model after the server's step."""
         self.charge(1)
@@ -210,12 +224,8 @@ class Rehearsed:
 
     def slope(self, labels: Tensor, answer: Tensor) -> Tensor:
         """Return the gradient ``(d,)`` of the loss after an answer, in what clients train."""
-        return self.gradient_at(tree_after(self.view, answer), labels)
-
-    def gradient_at(self, tree: Tree, labels: Tensor | None = None) -> Tensor:
-        """Return the gradient ``(d,)`` of the loss of a model."""
         self.passes -= 1
-        return self.view.gradient(tree, self.x, self.y if labels is None else labels, self.passes)
+        return self.view.gradient(tree_after(self.view, answer), self.x, labels, self.passes)
 
     def best(self) -> Tried:
         """Try candidates until the budget is spent, and return the one to be played."""
@@ -229,8 +239,6 @@ class Rehearsed:
         self.kept = last
         spared = last + (self.queries - last) // 3 if new else last
         try:
-            if self.halts and self.passes >= 2 * SOON:
-                self.halt()
             while rated and self.queries > spared:
                 self.attempt(rated[0], candidates[rated.pop(0)])
             for name in [*new, *rated]:
@@ -314,20 +322,6 @@ class Rehearsed:
         length = float(torch.linalg.vector_norm(self.gradient)) or 1.0
         self.pushed("overflow", self.gradient * (origin.size / length), origin, OVERFLOW)
 
-    def halt(self) -> None:
-        """Try to take back the honest step, as far as the rule lets it."""
-        origin = self.origins[0]
-        step = origin.base - self.view.idle[0]
-        tries: dict[float, Tried] = {}
-
-        def left(gamma: float) -> float:
-            row = origin.base - gamma * step
-            tries[gamma] = self.rate(f"halt x {gamma:.3g}", origin.send(row), row)
-            return share_left(tries[gamma].answer, self.view.idle[0], step)
-
-        self.past.strength["halt"] = gamma = halting(left, self.past.strength.get("halt", FIRST))
-        self.halted = tries[gamma] if tries[gamma] in self.tried else None
-
     def push(self, name: str, push: Tensor, origin: Origin) -> None:
         """Search the strength of a push: up while the loss grows, else down.
 
@@ -355,7 +349,8 @@ class Rehearsed:
         """Try one strength of a push, and return the loss."""
         row = origin.base + strength * push
         climbs = origin is self.origins[0]  # the gradient is not one of the other origin's rows
-        return self.rate(f"{name} x {strength:.3g}", origin.send(row), row if climbs else None).loss
+        tried = self.rate(f"{name} x {strength:.3g}", origin.send(row), row if climbs else None)
+        return tried.loss
 
     def cross(self, name: str, gradient: Tensor, share: float) -> Tried:
         """Try the ranking that carries edges over the cut whose change raises the loss."""
@@ -465,36 +460,37 @@ class Rehearsed:
         kinds: dict[str, Tried] = {}
         for tried in ranked:
             kinds.setdefault(tried.name.partition(" x ")[0], tried)
-        best = ranked[0]
-        if self.reserved:
-            gain = best.loss - self.neutral.loss
-            near = [t for t in kinds.values() if t.loss - self.neutral.loss >= NEAR * gain]
-            best = max(near[:FINALISTS], key=self.later)
-        if self.halted in (None, best) or best.loss > OVERFLOW:
-            return best
-        return max((best, self.halted), key=self.soon)
+        if not self.reserved:
+            return ranked[0]
+        gain = ranked[0].loss - self.neutral.loss
+        near = [t for t in kinds.values() if t.loss - self.neutral.loss >= NEAR * gain]
+        return max(near[:FINALISTS], key=self.later)
 
     def later(self, tried: Tried) -> float:
         """Return the loss after rounds that all move the answer as far as this one."""
-        view = self.view
-        length = float(torch.linalg.vector_norm(view.updates - view.idle, dim=1).mean())
-        return self.after(tried, AHEAD - 1, STEPS, length)
-
-    def soon(self, tried: Tried) -> float:
-        """Return the loss after two such rounds, in which honest clients move their mean as far."""
-        length = torch.linalg.vector_norm(self.origins[0].base - self.view.idle[0])
-        return self.after(tried, SOON, 1, float(length))
-
-    def after(self, tried: Tried, rounds: int, steps: int, length: float) -> float:
-        """Return the loss after more rounds of the same push and honest training in between."""
         moved = tried.answer - self.neutral.answer
         answers = [tried.answer]
-        for _ in range(rounds):
-            answers.append(self.honest_answer(answers, steps, length) + moved)
+        for _ in range(AHEAD - 1):
+            answers.append(self.honest_answer(answers) + moved)
         return self.loss(*answers)
 
-    def honest_answer(self, answers: list[Tensor], steps: int, length: float) -> Tensor:
-        """Return the message ``(k,)`` of training on its samples, after these answers."""
-        update = trained_ahead(self.view, answers, steps, length, self.gradient_at)
+    def honest_answer(self, answers: list[Tensor]) -> Tensor:
+        """Return the message ``(k,)`` of training on its samples, after these answers.
+
+        It trains as far as its clients did in this round, in few steps along the gradient.
+        """
+        view = self.view
+        tree = view.ahead(*answers)
+        assert view.rehearsal is not None
+        layout = Layout.of({name: tuple(tree[name].shape) for name in view.rehearsal.names})
+        start = layout.flatten(tree)
+        length = float(torch.linalg.vector_norm(view.updates - view.idle, dim=1).mean()) / STEPS
+        at = start
+        for _ in range(STEPS):
+            self.passes -= 1
+            g = view.gradient(tree | layout.unflatten(at), self.x, self.y, self.passes)
+            at = at - g * (length / max(float(torch.linalg.vector_norm(g)), 1e-30))
+        # Idle clients send what they got, but of differences and running statistics nothing.
+        update = torch.where(view.idle[0] != 0, at, at - start)
         values = self._compressed(update).values().to(torch.float64)
         return values.mean(dim=0).to(answers[0])

@@ -37,7 +37,7 @@ def with_bits(messages: Any, bits: Tensor) -> Any:
 def numbers_of(bits: Tensor, signed: bool) -> Tensor:
     """Return 0 and 1, or if ``signed`` -1 and +1, float32, in the shape of the bool ``bits``.
 
-    They are bytes before they are floats: PyTorch converts these several times as fast as bool.
+    They are bytes before they are floats, which PyTorch converts faster than bool.
     """
     x = bits.view(torch.int8)
     return (x * 2 - 1 if signed else x).to(torch.float32)

@@ -62,7 +62,7 @@ def attack(row: Row) -> str:
     name, given = split(row.cell.attack)
     settings = [x for key, x in given.items() if key in ("direction", "rest")]
     budget = given.get("budget", "1.0")
-    return ", ".join([name, *settings, *([] if budget == "1.0" else [f"budget {budget}"])])
+    return ", ".join([name, *settings, *([] if budget == "1.0" else [f"budget {float(budget):g}"])])
 
 
 def by_worst(systems: dict[str, dict[str, Row]]) -> list[str]:

@@ -138,11 +138,15 @@ def nearest(name: str, names: Iterable[str], otherwise: str, prefilters: Iterabl
     'name one of them'
     >>> nearest("nnm + krum", ["krum"], "known: krum", ["arc", "nnm"])
     'a chain is written nnm+krum'
+    >>> nearest("nnm,arc", ["krum", "nna"], "known: krum, nna", ["arc", "nnm"])
+    'a chain ends with a rule: nnm+arc+RULE'
     """
     listed = list(names)
     *before, last = re.split(r"[\s,+]+", name)
     if before and {*before} <= {*prefilters} and last in listed:
         return f"a chain is written {'+'.join([*before, last])}"
+    if before and {*before, last} <= {*prefilters}:
+        return f"a chain ends with a rule: {'+'.join([*before, last, 'RULE'])}"
     if set(name.split(",")) <= set(listed) - {name}:
         return ONE_OF_THEM
     matches = difflib.get_close_matches

@@ -195,6 +195,23 @@ def test_who_sees_less_learns_no_more(event: DpEvent) -> None:
         assert "sampled-sum" not in price(event, unlike, 1e-5).bounds
 
 
+def test_more_steps_under_more_noise_do_not_hide_the_client_with_less_noise() -> None:
+    ledger = Ledger()
+    ledger.add([(0, GaussianGradients(4.0, 0.1, 10)), (1, GaussianGradients(1.0, 0.1, 5))], None)
+    asked = Participation(0, 0, 2, 2, 0)
+    dearest = price(GaussianGradients(1.0, 0.1, 5), Participation(1, 1, 2, 2, 2), 1e-5)
+    assert ledger.price(asked, 1e-5) == dearest
+
+
+def test_a_hidden_client_that_is_alone_and_always_drawn_gains_nothing() -> None:
+    # nobody to hide among: no bound may be below the exact one. A bit loses at most
+    # ln(0.55 / 0.45) = 0.2 nats, 200 bits 40, far more than their epsilon.
+    bounds = price(
+        FlippedBits(200, 0.45), dataclasses.replace(ONCE, sees="hidden-sum"), 1e-5
+    ).bounds
+    assert bounds["sampled-sum"] >= bounds["randomized-response"] > 1
+
+
 def test_central_noise_is_priced_by_sampler_and_adjacency() -> None:
     def cost(**changes: Any) -> PrivacyCost:
         return price(GaussianSum(1.1), exposed(sees="model", **changes), 1e-5)

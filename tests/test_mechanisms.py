@@ -30,7 +30,7 @@ from fedbench.models.network import Shared
 from fedbench.payload import BinaryMasks, FloatVectors, NoiseMasks, Payload, SignBits
 from fedbench.privacy import events
 from fedbench.privacy.amplification import marginal
-from fedbench.privacy.clients import clipped
+from fedbench.privacy.clients import clipped, within
 from fedbench.privacy.mechanisms.dp_fedavg import ClipState, DPFedAvg
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian, MaskSampling
@@ -166,6 +166,33 @@ def test_the_affine_form_is_unbiased_and_as_hard_to_read() -> None:
     back, _ = mechanism.on_aggregate(out[0], received, view(1, 1), Key(0), None)
     torch.testing.assert_close(back, torch.tensor([0.05, 0.05, 0.3, 0.95, 0.95, 0.5]))
     assert mechanism.on_payload(received, keys(1)) is received
+
+
+def test_adaptive_noise_is_of_the_present_clip_and_not_that_of_the_bits() -> None:
+    # z = (1 - 1/400)^(-1/2) with 2 * 10 on the bits; n = expected = 10, 5 below: the norm moves by
+    # exp(-.2 * 10 b / 10) with b the normal number on the bits
+    mechanism = DPFedAvg(z=1.0, adaptive=True, bit_noise=10.0)
+    z = (1 - 1 / 400) ** -0.5
+    received = FloatVectors(torch.zeros(10, 50_000))
+    for seed in range(3):
+        rest = (received, view(10, 10), Key(seed), ClipState(5.0, 5))
+        out, state = mechanism.on_aggregate(torch.zeros(50_000), *rest)
+        assert float(out.std()) == pytest.approx(z * 5 / 10, rel=0.02)
+        on_bits = -math.log(state.norm / 5) / 0.2
+        assert abs(float(out[0]) * 10 / (z * 5) - on_bits) > 1e-3
+
+
+def test_no_rounding_of_a_bound_gives_less_privacy_than_it_says() -> None:
+    # the float32 next to 0.45 is 0.449999988
+    for p in (0.1, 0.2, 0.45):
+        assert float(FlipBits(p=p).odds(1, torch.device("cpu")).double()) >= p
+        ends = within(torch.tensor([0.0, 1.0]), p).double()
+        assert float(ends[0]) >= p
+        assert float(ends[1]) <= 1 - p
+    barely = torch.tensor([[1.005, 0.0]])
+    out, inside = clipped(barely, torch.zeros(1, 2), 1.0)
+    assert float(out.norm()) <= 1.0
+    assert not inside.any()
 
 
 def test_noise_is_of_the_clip_and_dp_fedavg_divides_by_the_expected_number() -> None:

@@ -84,6 +84,7 @@ from fedbench.leaderboard.replays import (
     disagreements,
     has_read,
     status,
+    unread,
 )
 from fedbench.leaderboard.resampling import detectable, surest
 from fedbench.leaderboard.rules import (
@@ -1402,6 +1403,22 @@ def test_digits_that_no_file_of_an_entry_begins_with_are_refused() -> None:
     other = source.model_copy(update={"sha256": "c3d4" * 16})
     both = plain.model_copy(update={"sources": [source, other]})
     assert has_read(both, ["a1b2a1b2a1b2"]) == [source.sha256], "no other file"
+
+
+def test_whatever_plays_beside_the_test_data_must_have_been_read() -> None:
+    source = Source(module="theirs", package="p", version="1", url="", sha256="a1b2" * 16)
+    plain = entry().model_copy(update={"sources": [source]})
+    assert unread(plain, []) == []
+
+    def playing(kind: str) -> Entry:
+        scenario = plain.scenario.model_copy(update={kind: "theirs"})
+        return plain.model_copy(update={"scenario": scenario})
+
+    for kind in ("protocol", "mechanism", "model", "dataset", "partition"):
+        assert unread(playing(kind), []) == [source], kind
+        assert unread(playing(kind), [source.sha256]) == []
+    for kind in ("attack", "defense"):  # which are isolated
+        assert unread(playing(kind), []) == [], kind
 
 
 def test_an_entry_that_nobody_has_played_again_has_no_rank_nor_has_one_of_a_track_for_show() -> (

@@ -890,6 +890,23 @@ def test_runs_from_elsewhere_do_not_replay_an_entry_with_files_of_other_packages
         stored(theirs, parts(theirs.entry), tmp_path)
 
 
+def test_a_single_run_of_the_entry_among_runs_from_elsewhere_is_refused(
+    board: Path, tmp_path: Path
+) -> None:
+    # One copied seed would pull the mean of the others towards the claim.
+    mine = claim(entered(board))
+    part = parts(mine.entry)[0]
+    own, *others = mine.of(part)
+    for record in others:
+        changed(record, timing=asdict(timed())).write(tmp_path)
+    own.write(tmp_path)
+    with pytest.raises(ConfigError, match="would be compared with themselves"):
+        stored(mine, [part], tmp_path)
+    changed(own, timing=asdict(timed())).write(tmp_path)
+    (compared,) = stored(mine, [part], tmp_path)
+    assert [r.scenario.seed for r in compared.again] == [r.scenario.seed for r in mine.of(part)]
+
+
 def test_an_archive_that_could_not_be_read_again_is_not_written(
     board: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -974,6 +974,27 @@ def crowded(record: Record) -> Record:
     return changed(record, rounds=[asdict(r) | {"accepted": 9} for r in record.rounds])
 
 
+def blaming(record: Record) -> Record:
+    """The record of a server that rejected one malicious row more than there were."""
+    rounds = [
+        asdict(r)
+        | {"accepted": len(r.clients) - r.malicious - 1, "rejected_honest": 0}
+        | {"rejected_malicious": r.malicious + 1}
+        for r in record.rounds
+    ]
+    return changed(record, rounds=rounds)
+
+
+def harsh(record: Record) -> Record:
+    """The record of a server that rejected one honest row more than there were."""
+    rounds = []
+    for r in record.rounds:
+        honest = len(r.clients) - r.malicious
+        counts = {"accepted": r.malicious - 1, "rejected_honest": honest + 1}
+        rounds.append(asdict(r) | counts | {"rejected_malicious": 0})
+    return changed(record, rounds=rounds)
+
+
 def sooner(record: Record) -> Record:
     """The record of a run that ended before it began."""
     return changed(record, timing__seconds=-3.0)
@@ -989,6 +1010,8 @@ def surer(record: Record) -> Record:
     ("forged", "text"),
     [
         (sooner, "seconds of the timing must be >= 0, got -3.0"),
+        (blaming, "must accept or reject each of its"),
+        (harsh, "must accept or reject each of its"),
         (surer, "max of the clients' accuracies must be in [0, 1], got 1.25"),
         (hidden, "must have the flag '2 of 2 rounds were skipped' by its rounds"),
         (hidden, "must have the flag 'the server rejected 8 of 8 honest messages' by its rounds"),

@@ -160,7 +160,7 @@ def test_the_table_of_rules_tells_two_budgets_of_an_attack_apart() -> None:
     texts = ("auto:budget=1.0,knows=all", "auto:budget=4.0,knows=all", "dyn-opt:direction=std")
     records = {cell("fedavg", "mean", text): [made(attack=text)] for text in texts}
     names = [script["attack"](row) for row in rows(records)]
-    assert names == ["auto", "auto, budget 4.0", "dyn-opt, std"]
+    assert names == ["auto", "auto, budget 4", "dyn-opt, std"]
 
 
 def test_the_pages_on_plug_ins_name_the_package_of_the_file_that_they_point_to() -> None:

@@ -12,6 +12,7 @@ from figure5 import gdp_mu, printed_mean, rdp_to_dp_mironov
 from scipy.integrate import quad
 from scipy.stats import binom, norm
 
+from fedbench.core.errors import ConfigError
 from fedbench.privacy.amplification import (
     SLACK,
     concave_hull,
@@ -409,6 +410,9 @@ def test_conversion_of_rdp_is_below_mironovs_and_never_negative() -> None:
     )
     assert rdp_to_dp(ORDERS, ORDERS * 1e-9, 0.01)[0] == 0
     assert rdp_to_dp([2.0, 3.0], [math.inf, 1.0], 1e-5)[1] == 3.0
+    for orders in ([1.0, 2.0], [0.5, 2.0], [math.inf, 2.0], []):  # each above 1, as Rényi's are
+        with pytest.raises(ConfigError, match="orders must be finite and > 1"):
+            rdp_to_dp(orders, [0.1] * len(orders), 1e-5)
 
 
 def test_gaussian_epsilon_mu_and_delta_invert_each_other_and_keep_many_digits() -> None:
@@ -425,6 +429,8 @@ def test_gaussian_epsilon_mu_and_delta_invert_each_other_and_keep_many_digits() 
             assert gdp_mu(eps, 1e-5) == pytest.approx(mu, rel=1e-9)
     assert gdp_epsilon(1e-6, 1e-5) == gdp_epsilon(0.0, 1e-5) == 0
     assert gdp_delta(gdp_mu(0.0, 1e-5), 0.0) == pytest.approx(1e-5)
+    assert gdp_delta(math.inf, 5.0) == 1  # without noise the event is certain
+    assert gdp_delta(0.0, 0.0) == gdp_delta(1.0, math.inf) == 0
     assert gdp_rounds(0.5, 16) == 2.0
 
 
